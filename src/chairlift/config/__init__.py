@@ -1,0 +1,1 @@
+"""What the user may choose: frozen sections, resolved once. The only reader of environment variables."""

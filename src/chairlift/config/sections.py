@@ -1,0 +1,119 @@
+"""The settings, in small frozen sections; each field says what it does, in which unit, and under which flags.
+
+Knows nothing of how settings are parsed or used. The command line, the configuration reference and
+:class:`chairlift.LLM` are made from these fields, so a setting is described once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(default: Any, help_text: str, *, flags: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Any:
+    """Declare a setting: its default, one sentence of help, further flag names and the allowed values."""
+    return field(default=default, metadata={"help": help_text, "flags": flags, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model, and in which numbers it runs."""
+
+    model: str | None = setting(
+        None, "Hugging Face folder, GGUF file or hub id; the embedded SmolLM2-135M-Instruct if absent."
+    )
+    served_model_name: str | None = setting(None, "Name that clients ask for; the folder's or file's name if absent.")
+    dtype: str = setting(
+        "auto",
+        "Numbers for weights and KV: bfloat16 where the CPU computes it natively, else float32.",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    quantization: str = setting("none", "Weight quantization while running.", choices=("none",))
+    max_model_len: int | None = setting(
+        None, "Prompt plus output tokens of one request at most; what the model was trained for if absent."
+    )
+    chat_template: str | None = setting(None, "File with a Jinja chat template, instead of the model's own.")
+    seed: int = setting(0, "Seed for requests that bring none.")
+    executor: str = setting(
+        "torch", "What computes the steps; fake is a toy model for tests.", choices=("torch", "fake")
+    )
+    num_threads: int | None = setting(None, "Threads for the model; one per available core if absent.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """KV memory."""
+
+    kv_cache_memory: str | None = setting(
+        None,
+        "Memory for KV pages, such as 2GiB or 500MB; if absent, --gpu-memory-utilization decides.",
+        flags=("--kv-cache-memory-bytes",),
+    )
+    gpu_memory_utilization: float = setting(
+        0.5,
+        "Fraction of the memory that is free after loading the model to use for KV pages, at most 8 GiB on a CPU.",
+        flags=("--mem-fraction-static",),
+    )
+    page_size: int = setting(16, "Token slots in one KV page.", flags=("--block-size",))
+    enable_prefix_caching: bool = setting(True, "Share KV pages between requests that begin alike.")
+    eviction_policy: str = setting("lru", "Which unused cached page is given up first.", choices=("lru",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """What one step may hold and who comes first."""
+
+    max_num_seqs: int = setting(64, "Slots: requests in the running batch.", flags=("--max-running-requests",))
+    max_num_batched_tokens: int | None = setting(
+        None,
+        "Token budget: tokens one step may compute; 256 when serving, 512 offline if absent.",
+        flags=("--chunked-prefill-size",),
+    )
+    enable_chunked_prefill: bool = setting(True, "Split prompts over steps and mix them with decodes.")
+    long_prefill_token_threshold: int = setting(
+        0, "Tokens of one prompt per step at most while others want the budget too; 0 is no extra cap."
+    )
+    scheduling_policy: str = setting("fcfs", "Order of the waiting queue.", choices=("fcfs",))
+    admission: str = setting(
+        "reserve-prompt", "What must fit before a request starts.", choices=("reserve-prompt",)
+    )
+    chunking_policy: str = setting(
+        "shortest-first", "How prompts share the token budget of a step.", choices=("shortest-first",)
+    )
+    preemption_policy: str = setting(
+        "last-admitted", "Who loses its pages when none are left.", choices=("last-admitted",)
+    )
+    batching: str = setting(
+        "continuous",
+        "static freezes a group until its longest member ends, to measure what continuous batching gains.",
+        choices=("continuous", "static"),
+    )
+    max_lookahead: int = setting(
+        8, "Times a request that lacks pages may be passed by others before pages are kept for it."
+    )
+    pipeline_depth: int = setting(1, "Steps in flight: 2 plans the next step while one runs.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """How much work may wait."""
+
+    max_num_queued_reqs: int | None = setting(None, "Waiting requests at most; more are answered 503. No cap if absent.")
+    max_num_queued_tokens: int | None = setting(
+        None, "Prompt tokens of waiting requests at most; more are answered 503. No cap if absent."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The HTTP server."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8000, "Port to listen on; 0 takes a free one.")
+    api_key: str | None = setting(None, "Key that clients must send as a bearer token; also CHAIRLIFT_API_KEY.")
+    shutdown_timeout: float = setting(30.0, "Seconds that running requests get to end after SIGTERM.")
+    max_body_bytes: int = setting(16 * 2**20, "Size of a request body at most.")
+    max_choices: int = setting(16, "Largest n of a request.")
+    max_prompts: int = setting(256, "Prompts in one completions request at most.")
+    log_level: str = setting("info", "Least severe log line to write.", choices=("debug", "info", "warning", "error"))
+
+
+SECTIONS: tuple[type, ...] = (ModelSettings, CacheSettings, SchedulerSettings, QueueSettings, ServerSettings)

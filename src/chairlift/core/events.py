@@ -1,0 +1,101 @@
+"""What happened, as small frozen values: the one stream that metrics, logs, timelines and tests read.
+
+Knows nothing of its readers. Times are nanoseconds on the caller's clock; steps are step numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chairlift.core.step_plan import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A request was accepted and waits."""
+
+    request_id: int
+    now_ns: int
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A waiting request got a slot and pages; ``num_cached_tokens`` of its tokens were found in the prefix tree."""
+
+    request_id: int
+    now_ns: int
+    step: int
+    num_cached_tokens: int
+    num_queried_tokens: int
+    is_resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A step was planned: the ids that decode in it, and its prefill chunks."""
+
+    step: int
+    now_ns: int
+    decodes: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A running request lost its pages and waits again."""
+
+    request_id: int
+    now_ns: int
+    step: int
+    cause: Literal["pages"]
+    num_lost_tokens: int
+    num_freed_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEmitted:
+    """New tokens of one request, from one step."""
+
+    request_id: int
+    step: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted:
+    """A step ran: its size and how long it took. ``num_slot_rows`` and ``num_useful_rows`` count decode rows."""
+
+    step: int
+    duration_ns: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_padding_tokens: int
+    num_wasted_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request left for good. ``reason`` is a :class:`~chairlift.core.request.FinishReason` value."""
+
+    request_id: int
+    reason: str
+    num_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagesCached:
+    """Pages entered the prefix tree, by number and key."""
+
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageEvicted:
+    """A page left the prefix tree to be used again."""
+
+    page: int
+
+
+Event = (
+    Queued | Admitted | Scheduled | Preempted | TokensEmitted | StepCommitted | Finished | PagesCached | PageEvicted
+)

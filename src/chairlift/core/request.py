@@ -1,0 +1,200 @@
+"""A request's life as the scheduler sees it: integers, counters and legal transitions.
+
+Knows nothing of text, clients or tensors.
+
+::
+
+    add ──> WAITING ──admit──> RUNNING ──> FINISHED
+                                │    ▲        ▲
+                             preempt └admit┐  │
+                                ▼          │  │
+                             PREEMPTED ────┘  │
+            WAITING, PREEMPTED ──abort────────┘
+
+Tokens of a request, as half-open intervals::
+
+    0 ............ num_computed_tokens ...... num_scheduled_tokens ...... num_tokens + num_pending
+    | KV in pages          | in a step in flight       | still to compute          |
+    0 .................................... len(token_ids) = num_tokens             | sampled in flight, not yet known
+"""
+
+from collections.abc import Hashable, Sequence
+from enum import Enum
+
+from chairlift.core.page_pool import PageLease
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.errors import InvariantError
+
+
+class Phase(Enum):
+    """Where a request is in its life. Prefilling and decoding are not phases: they follow from its counters."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    """Why a request ended; the values of ``STOP`` and ``LENGTH`` are those of OpenAI's API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class BlockedOn(Enum):
+    """What a waiting request lacked when the scheduler last looked at it."""
+
+    SLOTS = "slots"
+    PAGES = "pages"
+    BUDGET = "budget"
+    GROUP = "group"
+    """Static batching: the running group has to end first."""
+
+
+_LEGAL = {
+    Phase.WAITING: {Phase.RUNNING, Phase.FINISHED},
+    Phase.RUNNING: {Phase.PREEMPTED, Phase.FINISHED},
+    Phase.PREEMPTED: {Phase.RUNNING, Phase.FINISHED},
+    Phase.FINISHED: set[Phase](),
+}
+
+
+class Request:
+    """One sequence to generate. ``n`` choices of an API request are ``n`` of these.
+
+    Args:
+        request_id: unique in this scheduler, for ever.
+        prompt_token_ids: at least one token.
+        sampling: how to choose tokens and when to stop; ``max_tokens`` must be resolved to a number.
+        seed: the random seed in force (the client's, or one drawn at arrival), so that a preemption changes nothing.
+        stop_token_ids: every token that ends it: the request's own and, unless it ignores them, the model's.
+        priority: tier, lower is more urgent.
+        tenant: whom fairness is kept for.
+        cache_salt, adapter: requests share prefix pages only when both are equal.
+    """
+
+    __slots__ = (
+        "adapter",
+        "arrival_ns",
+        "blocked_on",
+        "cache_salt",
+        "finish_reason",
+        "first_scheduled_ns",
+        "lease",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_in_flight",
+        "num_passed",
+        "num_pending_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_published_pages",
+        "num_scheduled_tokens",
+        "page_keys",
+        "phase",
+        "priority",
+        "request_id",
+        "sampling",
+        "seed",
+        "sequence",
+        "stop_token",
+        "stop_token_ids",
+        "tenant",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        seed: int = 0,
+        stop_token_ids: frozenset[int] = frozenset(),
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str | None = None,
+        adapter: str | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.sampling = sampling
+        self.seed = seed
+        self.stop_token_ids = stop_token_ids
+        self.priority = priority
+        self.tenant = tenant
+        self.cache_salt = cache_salt
+        self.adapter = adapter
+        self.max_tokens = sampling.max_tokens
+        """Output tokens at most; the scheduler lowers it to what the model length allows."""
+        self.phase = Phase.WAITING
+        self.arrival_ns = 0
+        self.sequence = 0
+        """Arrival number, given by the scheduler: the tie-breaker of every order."""
+        self.num_computed_tokens = 0
+        self.num_scheduled_tokens = 0
+        self.num_pending_tokens = 0
+        self.num_in_flight = 0
+        """Steps in flight that read or write this request's pages."""
+        self.lease: PageLease | None = None
+        self.page_keys: list[Hashable] = []
+        """Keys of the full pages of ``token_ids``, as far as they were needed yet."""
+        self.num_published_pages = 0
+        """Leading pages already offered to the prefix tree."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens found in the prefix tree at first admission; ``None`` before it."""
+        self.num_preemptions = 0
+        self.num_passed = 0
+        """Times that a request behind it in the order was admitted while it lacked a resource."""
+        self.blocked_on: BlockedOn | None = None
+        self.first_scheduled_ns: int | None = None
+        self.finish_reason: FinishReason | None = None
+        self.stop_token: int | None = None
+        """The token that ended it, if one did."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Request {self.request_id} {self.phase.value} prompt={self.num_prompt_tokens} "
+            f"output={self.num_output_tokens} computed={self.num_computed_tokens} "
+            f"scheduled={self.num_scheduled_tokens} pages={len(self.pages)}>"
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far, prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The output so far, as a new list."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens no step was planned for yet, sampled-in-flight ones included."""
+        return len(self.token_ids) + self.num_pending_tokens - self.num_scheduled_tokens
+
+    @property
+    def pages(self) -> Sequence[int]:
+        """Page table, in order; empty unless running."""
+        return self.lease.pages if self.lease is not None else ()
+
+    def move_to(self, phase: Phase) -> None:
+        """Change phase.
+
+        Raises:
+            InvariantError: the transition is not one that the picture above allows.
+        """
+        if phase not in _LEGAL[self.phase]:
+            raise InvariantError(f"request {self.request_id} cannot go from {self.phase.value} to {phase.value}")
+        self.phase = phase

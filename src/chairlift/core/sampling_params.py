@@ -1,0 +1,104 @@
+"""How the next token of a request is chosen, and when generation stops.
+
+Knows nothing of logits or text: stop *strings* are found by whoever detokenizes.
+"""
+
+import math
+from dataclasses import dataclass
+
+from chairlift.errors import InvalidRequestError
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling and stopping choices of one request, with the field names that vLLM users know.
+
+    Args:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+        top_k: keep this many most likely tokens; 0 (or -1) keeps all.
+        min_p: drop tokens less likely than this times the most likely one; 0 keeps all.
+        repetition_penalty: divides (positive) or multiplies (negative) logits of tokens already in
+            prompt or output (Keskar et al., 2019); 1 is off.
+        presence_penalty: subtracted once from logits of tokens already in the output.
+        frequency_penalty: subtracted per occurrence in the output.
+        seed: makes the request repeatable; ``None`` lets the engine draw one at arrival.
+        max_tokens: output tokens at most; ``None`` means up to the model length.
+        min_tokens: end tokens and stop strings are not acted upon before this many output tokens.
+        stop: strings that end generation.
+        stop_token_ids: token ids that end generation, beside the model's own end tokens.
+        include_stop_str_in_output: keep the stop string (or stop token's text) in the answer.
+        ignore_eos: do not end at the model's end tokens.
+        n: independent choices to generate for one prompt.
+        skip_special_tokens: leave special tokens out of the text.
+        detokenize: make text at all.
+
+    Raises:
+        InvalidRequestError: a value is outside its range; the message names field, limit and value.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    n: int = 1
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("top_k", self.top_k, 0, 2**31 - 1)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("n", self.n, 1, 2**16)
+        _check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.seed is not None:
+            _check_range("seed", self.seed, -(2**63), MAX_SEED)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 0, 2**31 - 1)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequestError(
+                    f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", param="min_tokens"
+                )
+        if any(not text for text in self.stop):
+            raise InvalidRequestError("stop must not contain an empty string", param="stop")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the choice depends on which tokens came before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+def _check_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+    # NaN compares false with everything, so the test asks for what is allowed, not for what is not.
+    above = value > low if open_low else value >= low
+    if math.isfinite(value) and above and value <= high:
+        return
+    bounds = f"{'(' if open_low else '['}{low}, {high}]"
+    raise InvalidRequestError(f"{name} must be in {bounds}, got {value}", param=name)

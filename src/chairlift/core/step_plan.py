@@ -1,0 +1,188 @@
+"""The contract between the scheduler and every executor: what to compute in one step, and what came out.
+
+Knows nothing of tensors: tokens, pages and requests are integers.
+
+A plan is a *delta* against the executor's own record of running requests. Requests that decode are named once,
+when they join the standing decode set; from then on each step computes one token for each of them without saying so,
+until the plan lists them under ``decodes_left`` or ``ended``.
+
+Rows of a step, in this order::
+
+    [ standing decodes, in the order in which they joined | chunks, in plan order ]
+
+A row *samples* if it is a decode or a chunk with ``samples=True``; a :class:`StepResult` has one entry per sampling
+row, in row order. :class:`PlanState` keeps the record, so that no executor has to write this bookkeeping again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from chairlift.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request the executor has not seen, or has dropped at a preemption: everything about it.
+
+    ``token_ids`` are prompt and output so far (the output is not empty after a preemption), ``pages`` its page table,
+    and tokens ``[0, num_computed_tokens)`` already lie in those pages.
+    """
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    pages: tuple[int, ...]
+    sampling: SamplingParams
+    seed: int
+    stop_token_ids: frozenset[int] = frozenset()
+    """Tokens that end it: not to be sampled before ``sampling.min_tokens`` outputs."""
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of consecutive tokens of one request, computed in this step.
+
+    ::
+
+        request's tokens   0 ........ start ........ start+length ........
+                           | in pages | this chunk    | not yet           |
+        rows of this step             | length rows   | padding rows      |
+
+    ``padding`` rows (static batching only) come after the real ones: they are computed like tokens of id 0 at the
+    positions that follow, and what they write to the pages is overwritten before anything reads it.
+    ``samples``: the last *real* row yields the next token.
+    """
+
+    request_id: int
+    start: int
+    length: int
+    samples: bool
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageGrowth:
+    """Pages appended to the end of a running request's page table."""
+
+    request_id: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the whole KV content of page ``source`` to page ``target`` before anything in this step runs."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass, as a delta to the plans before it.
+
+    Applied in this order: ``ended`` (drop the request; its pages may be reused at once), ``decodes_left`` (leaves the
+    standing set, stays known), ``new``, ``grown``, ``decodes_joined``, ``copies``; then the rows are computed.
+
+    ``epoch`` changes when the executor's record must be thrown away first: the plan is then a snapshot.
+    ``num_tokens`` counts all rows including padding, and is never 0 in a plan that is given to an executor.
+    """
+
+    step: int
+    epoch: int
+    num_tokens: int
+    num_decodes: int
+    new: tuple[NewRequest, ...] = ()
+    ended: tuple[int, ...] = ()
+    grown: tuple[PageGrowth, ...] = ()
+    decodes_joined: tuple[int, ...] = ()
+    decodes_left: tuple[int, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of a sampled token and of the most likely alternatives, most likely first."""
+
+    token_logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step computed: one sampled token per sampling row, in row order.
+
+    ``token_counts`` is ``None`` when every sampling row gave exactly one token (always so without speculation);
+    otherwise it has one count per sampling row and ``token_ids`` is their concatenation.
+    """
+
+    step: int
+    token_ids: tuple[int, ...]
+    duration_ns: int
+    token_counts: tuple[int, ...] | None = None
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """An executor-side record of one request, kept up to date by :class:`PlanState`."""
+
+    request: NewRequest
+    token_ids: list[int]
+    pages: list[int]
+    num_computed_tokens: int
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known so far."""
+        return len(self.token_ids) - self.request.num_prompt_tokens
+
+
+class PlanState:
+    """The executor's record of running requests: apply each plan before its step, its tokens after.
+
+    Executors that keep tensors instead may use it as the model to test against.
+    """
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        self.requests: dict[int, RunningRequest] = {}
+        self.decodes: dict[int, None] = {}
+
+    def apply(self, plan: StepPlan) -> None:
+        """Bring the record up to this plan. Plans must come in step order."""
+        if plan.epoch != self.epoch:
+            self.requests.clear()
+            self.decodes.clear()
+            self.epoch = plan.epoch
+        for request_id in plan.ended:
+            self.requests.pop(request_id, None)
+            self.decodes.pop(request_id, None)
+        for request_id in plan.decodes_left:
+            del self.decodes[request_id]
+        for new in plan.new:
+            self.requests[new.request_id] = RunningRequest(
+                new, list(new.token_ids), list(new.pages), new.num_computed_tokens
+            )
+        for growth in plan.grown:
+            self.requests[growth.request_id].pages.extend(growth.pages)
+        for request_id in plan.decodes_joined:
+            self.decodes[request_id] = None
+
+    def sampling_rows(self, plan: StepPlan) -> list[int]:
+        """Request ids of the rows that sample in this step, in the order of the result's tokens."""
+        rows = list(self.decodes)
+        rows.extend(chunk.request_id for chunk in plan.chunks if chunk.samples)
+        return rows
+
+    def advance(self, plan: StepPlan, sampled: Iterable[int]) -> None:
+        """Record that the step ran: tokens are computed, and each sampling row got its token."""
+        for request_id in self.decodes:
+            self.requests[request_id].num_computed_tokens += 1
+        for chunk in plan.chunks:
+            self.requests[chunk.request_id].num_computed_tokens = chunk.start + chunk.length
+        for request_id, token_id in zip(self.sampling_rows(plan), sampled, strict=True):
+            self.requests[request_id].token_ids.append(token_id)

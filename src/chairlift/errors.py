@@ -1,0 +1,109 @@
+"""The exception family of Chairlift, and what each one means to an HTTP client.
+
+Knows nothing of HTTP frameworks: the server reads :attr:`ChairliftError.http_status`.
+
+::
+
+    ChairliftError
+    ├── ConfigurationError          settings that cannot work, refused at start
+    ├── ModelLoadError              a model folder or file that cannot be served
+    ├── InvalidRequestError         the request is wrong (400)
+    │   ├── RequestTooLongError     prompt or prompt + output exceeds a limit (400)
+    │   └── UnknownModelError       no such model here (404)
+    ├── AuthenticationError         missing or wrong API key (401)
+    ├── OverloadedError             the queue is full, try later (503 + Retry-After)
+    ├── DrainingError               the server is shutting down (503 + Retry-After)
+    ├── EngineUnavailableError      the engine process is down (503)
+    ├── PoolExhaustedError          a page was asked for that the pool does not have (bug or policy fault)
+    ├── LeaseError                  a page lease was misused (bug)
+    └── InvariantError              the scheduler's state contradicts itself (bug)
+"""
+
+from typing import ClassVar
+
+
+class ChairliftError(Exception):
+    """Base of every error that Chairlift raises on purpose."""
+
+    http_status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "internal_server_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigurationError(ChairliftError):
+    """A setting, or a combination of settings, cannot work."""
+
+
+class ModelLoadError(ChairliftError):
+    """A model cannot be loaded: missing file, unknown architecture, unsupported tensor type."""
+
+
+class InvalidRequestError(ChairliftError):
+    """The request itself is wrong; sending it again will not help.
+
+    ``param`` names the offending request field, as OpenAI's error body does.
+    """
+
+    http_status = 400
+    error_type = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RequestTooLongError(InvalidRequestError):
+    """Prompt, or prompt plus requested output, exceeds a limit that will not change while serving."""
+
+
+class UnknownModelError(InvalidRequestError):
+    """The request names a model that this server does not serve."""
+
+    http_status = 404
+
+
+class AuthenticationError(ChairliftError):
+    """The API key is missing or wrong."""
+
+    http_status = 401
+    error_type = "authentication_error"
+
+
+class OverloadedError(ChairliftError):
+    """The server has as much waiting work as it was told to accept.
+
+    ``retry_after_s`` goes to the client in the ``Retry-After`` header.
+    """
+
+    http_status = 503
+    error_type = "overloaded_error"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DrainingError(OverloadedError):
+    """The server is shutting down and takes no new requests."""
+
+
+class EngineUnavailableError(ChairliftError):
+    """The engine process died or is still starting."""
+
+    http_status = 503
+    error_type = "engine_unavailable"
+
+
+class PoolExhaustedError(ChairliftError):
+    """More pages were asked for than are free or evictable."""
+
+
+class LeaseError(ChairliftError):
+    """A page lease was released twice, or used after its release."""
+
+
+class InvariantError(ChairliftError):
+    """The scheduler's state contradicts itself; the message holds the violations and the state."""

@@ -1,0 +1,57 @@
+"""The few operations that models call; each device brings one set of them, passed in, never global.
+
+Knows nothing of model architectures. ``x`` is always ``[T, E]``-like: rows first, contiguous.
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+from chairlift.execution.torch_backend.forward import ForwardBatch
+
+
+class Kernels(Protocol):
+    """Operations of one device. Results are new tensors unless said otherwise."""
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+        """Prepare ``weight [out, in]`` once for :meth:`linear`; the caller drops its own reference."""
+        ...
+
+    def linear(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
+        """``[T, in] -> [T, out]``."""
+        ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Root-mean-square norm over the last axis, accumulated in float32."""
+        ...
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """``residual += x`` in place; return ``rms_norm(residual)``."""
+        ...
+
+    def rope_and_write_kv(
+        self,
+        q: torch.Tensor,  # [T, H, d], rotated in place
+        k: torch.Tensor,  # [T, G, d]
+        v: torch.Tensor,  # [T, G, d]
+        cos_sin: tuple[torch.Tensor, torch.Tensor],  # float32 [max positions, d / 2] each
+        batch: ForwardBatch,
+        kv: torch.Tensor,  # this layer's pages, [2, P, G, p, d]; index 0 keys, 1 values
+    ) -> None:
+        """Rotate queries and keys by halves (``x1 cos - x2 sin | x2 cos + x1 sin``), write keys and values to pages."""
+        ...
+
+    def attention(
+        self,
+        q: torch.Tensor,  # [T, H, d]
+        kv: torch.Tensor,  # [2, P, G, p, d]
+        batch: ForwardBatch,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:  # [T, H * d]
+        """Causal attention of every row over its request's pages; ``window`` keeps only the last that many tokens."""
+        ...
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
+        ...
