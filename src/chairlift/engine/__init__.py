@@ -1,0 +1,1 @@
+"""The running loop: scheduler and executor in a process of their own, and the ways in which callers reach them."""

@@ -1,0 +1,1 @@
+"""What a running engine says about itself: metrics, logs and timelines, each described once."""

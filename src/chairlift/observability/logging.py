@@ -1,0 +1,58 @@
+"""Log set-up, and warnings that do not flood.
+
+Knows nothing of requests: no prompt, output or key is ever given to it.
+"""
+
+import logging
+import sys
+from typing import TextIO
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
+_HANDLER_NAME = "chairlift"
+_NS_PER_S = 1_000_000_000
+
+
+def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
+    """Write log lines of ``chairlift`` loggers to ``stream`` (standard error if absent). Calling again replaces it."""
+    logger = logging.getLogger("chairlift")
+    for handler in [handler for handler in logger.handlers if handler.get_name() == _HANDLER_NAME]:
+        logger.removeHandler(handler)
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.set_name(_HANDLER_NAME)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+
+
+def format_fields(**fields: object) -> str:
+    """Return ``key=value`` pairs for a log line; values with spaces are quoted."""
+    return " ".join(f"{key}={_quote(str(value))}" for key, value in fields.items())
+
+
+def _quote(text: str) -> str:
+    return repr(text) if not text or any(char.isspace() for char in text) else text
+
+
+class RateLimitedWarning:
+    """Logs a warning at most once per interval, and says how often it was held back.
+
+    Time comes from the caller, so that a simulated clock works too.
+    """
+
+    def __init__(self, logger: logging.Logger, interval_s: float = 10.0) -> None:
+        self._logger = logger
+        self._interval_ns = int(interval_s * _NS_PER_S)
+        self._last_ns: int | None = None
+        self._num_held_back = 0
+
+    def warn(self, now_ns: int, message: str, *args: object) -> bool:
+        """Log the message, or count it. Returns whether it was logged."""
+        if self._last_ns is not None and now_ns - self._last_ns < self._interval_ns:
+            self._num_held_back += 1
+            return False
+        if self._num_held_back:
+            message, args = f"{message} (and %d more since the last such line)", (*args, self._num_held_back)
+        self._logger.warning(message, *args)
+        self._last_ns, self._num_held_back = now_ns, 0
+        return True

@@ -1,0 +1,41 @@
+"""What the engine says about itself after a step: the report from which all its metrics follow.
+
+Knows nothing of how it travels.
+"""
+
+from dataclasses import dataclass
+
+from chairlift.core.views import SchedulerStats
+
+NO_SCHEDULER = SchedulerStats(
+    num_running=0,
+    num_waiting=0,
+    num_pages=0,
+    num_free_pages=0,
+    num_cached_pages=0,
+    num_leased_pages=0,
+    preemptions_total=0,
+    prefix_query_tokens_total=0,
+    prefix_hit_tokens_total=0,
+    prompt_tokens_total=0,
+    generation_tokens_total=0,
+)
+"""Nothing runs, nothing was ever counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """The scheduler's numbers after a step, and the step itself.
+
+    A report that follows no step, such as after aborts, has ``num_steps`` 0 and zeros for the step.
+    """
+
+    scheduler: SchedulerStats
+    num_steps: int = 0
+    duration_ns: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_padding_tokens: int = 0
+    num_wasted_rows: int = 0
+    queue_times_ns: tuple[int, ...] = ()
+    """One entry per request that got its first slot since the report before."""
