@@ -8,9 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def setting(default: Any, help_text: str, *, flags: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Any:
-    """Declare a setting: its default, one sentence of help, further flag names and the allowed values."""
-    return field(default=default, metadata={"help": help_text, "flags": flags, "choices": choices})
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    flags: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+    bounds: tuple[float | None, float | None] = (None, None),
+    is_secret: bool = False,
+) -> Any:
+    """Declare a setting: its default, one sentence of help, further flag names and the allowed values.
+
+    ``bounds`` are the least and greatest allowed number; ``is_secret`` keeps the value out of representations.
+    """
+    return field(
+        default=default,
+        repr=not is_secret,
+        metadata={"help": help_text, "flags": flags, "choices": choices, "bounds": bounds, "is_secret": is_secret},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +43,18 @@ class ModelSettings:
     )
     quantization: str = setting("none", "Weight quantization while running.", choices=("none",))
     max_model_len: int | None = setting(
-        None, "Prompt plus output tokens of one request at most; what the model was trained for if absent."
+        None,
+        "Prompt plus output tokens of one request at most; what the model was trained for if absent.",
+        bounds=(1, None),
     )
     chat_template: str | None = setting(None, "File with a Jinja chat template, instead of the model's own.")
     seed: int = setting(0, "Seed for requests that bring none.")
     executor: str = setting(
         "torch", "What computes the steps; fake is a toy model for tests.", choices=("torch", "fake")
     )
-    num_threads: int | None = setting(None, "Threads for the model; one per available core if absent.")
+    num_threads: int | None = setting(
+        None, "Threads for the model; one per available core if absent.", bounds=(1, None)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +70,9 @@ class CacheSettings:
         0.5,
         "Fraction of the memory that is free after loading the model to use for KV pages, at most 8 GiB on a CPU.",
         flags=("--mem-fraction-static",),
+        bounds=(0.01, 1.0),
     )
-    page_size: int = setting(16, "Token slots in one KV page.", flags=("--block-size",))
+    page_size: int = setting(16, "Token slots in one KV page.", flags=("--block-size",), bounds=(1, None))
     enable_prefix_caching: bool = setting(True, "Share KV pages between requests that begin alike.")
     eviction_policy: str = setting("lru", "Which unused cached page is given up first.", choices=("lru",))
 
@@ -61,20 +81,23 @@ class CacheSettings:
 class SchedulerSettings:
     """What one step may hold and who comes first."""
 
-    max_num_seqs: int = setting(64, "Slots: requests in the running batch.", flags=("--max-running-requests",))
+    max_num_seqs: int = setting(
+        64, "Slots: requests in the running batch.", flags=("--max-running-requests",), bounds=(1, None)
+    )
     max_num_batched_tokens: int | None = setting(
         None,
         "Token budget: tokens one step may compute; 256 when serving, 512 offline if absent.",
         flags=("--chunked-prefill-size",),
+        bounds=(1, None),
     )
     enable_chunked_prefill: bool = setting(True, "Split prompts over steps and mix them with decodes.")
     long_prefill_token_threshold: int = setting(
-        0, "Tokens of one prompt per step at most while others want the budget too; 0 is no extra cap."
+        0,
+        "Tokens of one prompt per step at most while others want the budget too; 0 is no extra cap.",
+        bounds=(0, None),
     )
     scheduling_policy: str = setting("fcfs", "Order of the waiting queue.", choices=("fcfs",))
-    admission: str = setting(
-        "reserve-prompt", "What must fit before a request starts.", choices=("reserve-prompt",)
-    )
+    admission: str = setting("reserve-prompt", "What must fit before a request starts.", choices=("reserve-prompt",))
     chunking_policy: str = setting(
         "shortest-first", "How prompts share the token budget of a step.", choices=("shortest-first",)
     )
@@ -87,18 +110,20 @@ class SchedulerSettings:
         choices=("continuous", "static"),
     )
     max_lookahead: int = setting(
-        8, "Times a request that lacks pages may be passed by others before pages are kept for it."
+        8, "Times a request that lacks pages may be passed by others before pages are kept for it.", bounds=(0, None)
     )
-    pipeline_depth: int = setting(1, "Steps in flight: 2 plans the next step while one runs.")
+    pipeline_depth: int = setting(1, "Steps in flight: 2 plans the next step while one runs.", bounds=(1, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """How much work may wait."""
 
-    max_num_queued_reqs: int | None = setting(None, "Waiting requests at most; more are answered 503. No cap if absent.")
+    max_num_queued_reqs: int | None = setting(
+        None, "Waiting requests at most; more are answered 503. No cap if absent.", bounds=(0, None)
+    )
     max_num_queued_tokens: int | None = setting(
-        None, "Prompt tokens of waiting requests at most; more are answered 503. No cap if absent."
+        None, "Prompt tokens of waiting requests at most; more are answered 503. No cap if absent.", bounds=(0, None)
     )
 
 
@@ -107,12 +132,16 @@ class ServerSettings:
     """The HTTP server."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(8000, "Port to listen on; 0 takes a free one.")
-    api_key: str | None = setting(None, "Key that clients must send as a bearer token; also CHAIRLIFT_API_KEY.")
-    shutdown_timeout: float = setting(30.0, "Seconds that running requests get to end after SIGTERM.")
-    max_body_bytes: int = setting(16 * 2**20, "Size of a request body at most.")
-    max_choices: int = setting(16, "Largest n of a request.")
-    max_prompts: int = setting(256, "Prompts in one completions request at most.")
+    port: int = setting(8000, "Port to listen on; 0 takes a free one.", bounds=(0, 65535))
+    api_key: str | None = setting(
+        None,
+        "Key that clients must send as a bearer token; better in the environment than on a command line.",
+        is_secret=True,
+    )
+    shutdown_timeout: float = setting(30.0, "Seconds that running requests get to end after SIGTERM.", bounds=(0, None))
+    max_body_bytes: int = setting(16 * 2**20, "Size of a request body at most.", bounds=(1, None))
+    max_choices: int = setting(16, "Largest n of a request.", bounds=(1, None))
+    max_prompts: int = setting(256, "Prompts in one completions request at most.", bounds=(1, None))
     log_level: str = setting("info", "Least severe log line to write.", choices=("debug", "info", "warning", "error"))
 
 
