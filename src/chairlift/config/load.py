@@ -88,7 +88,7 @@ def _find(key: str, *, shown: str, in_environment: bool) -> SettingInfo:
     name = canonical_name(key)
     if name in table:
         return table[name]
-    nearest = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, table, n=1, cutoff=0.6)
     hint = ""
     if nearest:
         info = table[nearest[0]]
