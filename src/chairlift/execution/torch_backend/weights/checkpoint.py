@@ -1,0 +1,98 @@
+"""What every kind of model file offers, and the checked way to read weights from it.
+
+Knows nothing of file formats. Weights are named as in Hugging Face's models.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from chairlift.errors import ModelLoadError
+from chairlift.execution.torch_backend.model_config import ModelConfig
+
+_NAMES_SHOWN = 5
+
+
+class Checkpoint(Protocol):
+    """An open model: its configuration, and tensors to be read one at a time."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is."""
+        ...
+
+    @property
+    def stored_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of each tensor by the name it has in the file, without those that carry nothing to load."""
+        ...
+
+    def stored_name(self, name: str) -> str:
+        """The name in the file of the weight ``name``."""
+        ...
+
+    def read_into(self, name: str, target: torch.Tensor) -> None:
+        """Fill ``target`` with the weight ``name``, converting to its dtype. Shapes must be equal.
+
+        Raises:
+            ModelLoadError: the tensor's type is not supported.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the files."""
+        ...
+
+
+class WeightReader:
+    """Reads the weights of one model in one dtype, after checking that the files hold exactly those.
+
+    Raises:
+        ModelLoadError: tensors are missing, unexpected or of another shape; the message names them.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+        _check_tensors(checkpoint, shapes)
+        self._checkpoint = checkpoint
+        self._shapes = shapes
+        self._dtype = dtype
+
+    def read(self, *names: str) -> torch.Tensor:
+        """Return the named weights as one tensor, joined along the first axis."""
+        first = self._shapes[names[0]]
+        rows = [self._shapes[name][0] for name in names]
+        joined = torch.empty((sum(rows), *first[1:]), dtype=self._dtype)
+        for name, part in zip(names, joined.split(rows), strict=True):
+            self._checkpoint.read_into(name, part)
+        return joined
+
+    def read_if_any(self, *names: str) -> torch.Tensor | None:
+        """Like :meth:`read`, but ``None`` where the model has no such weights."""
+        return self.read(*names) if names[0] in self._shapes else None
+
+
+def _check_tensors(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    expected = {checkpoint.stored_name(name): shape for name, shape in shapes.items()}
+    stored = checkpoint.stored_shapes
+    problems = [
+        _listed("missing tensors", [name for name in expected if name not in stored]),
+        _listed("unexpected tensors", [name for name in stored if name not in expected]),
+        _listed(
+            "tensors of the wrong shape",
+            [
+                f"{name} is {list(stored[name])} instead of {list(shape)}"
+                for name, shape in expected.items()
+                if name in stored and stored[name] != shape
+            ],
+        ),
+    ]
+    if any(problems):
+        architecture = checkpoint.config.architecture
+        raise ModelLoadError(f"not the weights of this {architecture} model: " + "; ".join(filter(None, problems)))
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{len(names)} {what}: {', '.join(names[:_NAMES_SHOWN])}{more}"

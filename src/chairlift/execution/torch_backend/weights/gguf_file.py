@@ -1,0 +1,140 @@
+"""A GGUF file: its metadata, and its tensors dequantized one block of rows at a time.
+
+Knows nothing of the quantization formats themselves: the ``gguf`` package decodes them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf.gguf_reader import ReaderTensor
+
+from chairlift.errors import ModelLoadError
+from chairlift.execution.torch_backend.model_config import ModelConfig
+from chairlift.execution.torch_backend.weights.gguf_config import read_gguf_config
+
+SUPPORTED_TYPES = (
+    gguf.GGMLQuantizationType.F32,
+    gguf.GGMLQuantizationType.F16,
+    gguf.GGMLQuantizationType.BF16,
+    gguf.GGMLQuantizationType.Q8_0,
+    gguf.GGMLQuantizationType.Q4_0,
+    gguf.GGMLQuantizationType.Q4_1,
+    gguf.GGMLQuantizationType.Q5_0,
+    gguf.GGMLQuantizationType.Q5_1,
+    gguf.GGMLQuantizationType.Q4_K,
+    gguf.GGMLQuantizationType.Q5_K,
+    gguf.GGMLQuantizationType.Q6_K,
+)
+_VALUES_AT_ONCE = 2**22
+_LONGEST_LIST = 4096  # metadata lists beyond this are the tokenizer's vocabulary
+_ROPE_DIVISORS = "rope_freqs.weight"
+_EMBEDDING = "token_embd.weight"
+
+
+class _Reader(gguf.GGUFReader):
+    """The package's reader on a plain array: slicing a ``memmap`` costs three times as much, 100,000 times a file."""
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._bytes
+
+    @data.setter
+    def data(self, mapped: np.ndarray) -> None:
+        self._bytes = mapped.view(np.ndarray)
+
+
+class GgufCheckpoint:
+    """Implements :class:`~chairlift.execution.torch_backend.weights.checkpoint.Checkpoint`.
+
+    Raises:
+        ModelLoadError: the file is damaged, or describes a model that is not supported.
+    """
+
+    def __init__(self, path: Path) -> None:
+        reader = _open(path)
+        self._tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
+        if _EMBEDDING not in self._tensors:
+            raise ModelLoadError(f"the file has no tensor {_EMBEDDING}")
+        metadata = {
+            key: field.contents()
+            for key, field in reader.fields.items()
+            if len(field.data) <= _LONGEST_LIST
+        }
+        divisors = self._tensors.pop(_ROPE_DIVISORS, None)
+        self._config = read_gguf_config(
+            metadata,
+            self._tensors.keys(),
+            vocab_size=_shape(self._tensors[_EMBEDDING])[0],
+            frequency_divisors=None if divisors is None else tuple(_dequantized(divisors, 0, None).tolist()),
+        )
+        self._shapes = {name: _shape(tensor) for name, tensor in self._tensors.items()}
+        self._names = _name_map(self._config)
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the metadata says."""
+        return self._config
+
+    @property
+    def stored_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """All tensors but rope frequencies, which are part of the configuration."""
+        return self._shapes
+
+    def stored_name(self, name: str) -> str:
+        """GGUF's name, such as ``blk.0.attn_q.weight``."""
+        return self._names.get_name(name, try_suffixes=(".weight", ".bias")) or name
+
+    def read_into(self, name: str, target: torch.Tensor) -> None:
+        """Dequantize one tensor, a few million values at a time."""
+        tensor = self._tensors[self.stored_name(name)]
+        interleaved = self._config.architecture == "llama" and (".q_proj." in name or ".k_proj." in name)
+        rows_of_unit = self._config.head_dim if interleaved else 1
+        rows_at_once = max(1, _VALUES_AT_ONCE // (target[0].numel() * rows_of_unit)) * rows_of_unit
+        for start in range(0, len(target), rows_at_once):
+            part = target[start : start + rows_at_once]
+            values = torch.from_numpy(_dequantized(tensor, start, start + len(part)))
+            part.copy_(_halves_from_pairs(values, self._config.head_dim) if interleaved else values)
+
+    def close(self) -> None:
+        """Let go of the mapped file."""
+        self._tensors.clear()
+
+
+def _open(path: Path) -> _Reader:
+    try:
+        return _Reader(path)
+    except (OSError, ValueError, IndexError, KeyError, OverflowError) as error:
+        raise ModelLoadError(f"cannot read this GGUF file: {error}") from error
+
+
+def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
+    return tuple(int(size) for size in reversed(tensor.shape))
+
+
+def _dequantized(tensor: ReaderTensor, start: int, stop: int | None) -> np.ndarray:
+    """Rows ``[start, stop)`` in float32."""
+    if tensor.tensor_type not in SUPPORTED_TYPES:
+        supported = ", ".join(kind.name for kind in SUPPORTED_TYPES)
+        raise ModelLoadError(
+            f"tensor {tensor.name} has type {tensor.tensor_type.name}, which is not supported; supported: {supported}"
+        )
+    return np.array(gguf.dequantize(tensor.data[start:stop], tensor.tensor_type), dtype=np.float32)
+
+
+def _halves_from_pairs(values: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Undo llama.cpp's order of query and key rows::
+
+    within a head, in GGUF     0, d/2, 1, d/2 + 1, ...   (neighbours rotate together)
+    within a head, here        0, 1, ... | d/2, d/2 + 1, ...   (halves rotate together)
+    """
+    pairs = values.unflatten(0, (-1, head_dim // 2, 2))  # [heads, d / 2, 2, ...]
+    return pairs.transpose(1, 2).flatten(0, 2)
+
+
+def _name_map(config: ModelConfig) -> Any:
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    return gguf.get_tensor_name_map(kinds[config.architecture], config.num_layers)
