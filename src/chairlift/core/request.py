@@ -68,7 +68,7 @@ class Request:
     Args:
         request_id: unique in this scheduler, for ever.
         prompt_token_ids: at least one token.
-        sampling: how to choose tokens and when to stop; ``max_tokens`` must be resolved to a number.
+        sampling: how to choose tokens and when to stop.
         seed: the random seed in force (the client's, or one drawn at arrival), so that a preemption changes nothing.
         stop_token_ids: every token that ends it: the request's own and, unless it ignores them, the model's.
         priority: tier, lower is more urgent.
@@ -83,7 +83,9 @@ class Request:
         "cache_salt",
         "finish_reason",
         "first_scheduled_ns",
+        "is_decoding",
         "lease",
+        "max_computed_tokens",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -94,6 +96,7 @@ class Request:
         "num_prompt_tokens",
         "num_published_pages",
         "num_scheduled_tokens",
+        "num_token_slots",
         "page_keys",
         "phase",
         "priority",
@@ -130,8 +133,12 @@ class Request:
         self.tenant = tenant
         self.cache_salt = cache_salt
         self.adapter = adapter
-        self.max_tokens = sampling.max_tokens
-        """Output tokens at most; the scheduler lowers it to what the model length allows."""
+        self.max_tokens = 0
+        """Output tokens at most; set by :meth:`limit_output`."""
+        self.max_computed_tokens = 0
+        """Tokens that are ever computed for it: all but the last output token, which nothing follows."""
+        self.is_decoding = False
+        """Whether its last prefill chunk was planned, so that it has only decodes to come."""
         self.phase = Phase.WAITING
         self.arrival_ns = 0
         self.sequence = 0
@@ -142,6 +149,8 @@ class Request:
         self.num_in_flight = 0
         """Steps in flight that read or write this request's pages."""
         self.lease: PageLease | None = None
+        self.num_token_slots = 0
+        """Tokens that its pages can hold."""
         self.page_keys: list[Hashable] = []
         """Keys of the full pages of ``token_ids``, as far as they were needed yet."""
         self.num_published_pages = 0
@@ -188,6 +197,11 @@ class Request:
     def pages(self) -> Sequence[int]:
         """Page table, in order; empty unless running."""
         return self.lease.pages if self.lease is not None else ()
+
+    def limit_output(self, max_tokens: int) -> None:
+        """Set the output limit: the client's, or what the model length and the pool leave if that is less."""
+        self.max_tokens = max_tokens
+        self.max_computed_tokens = self.num_prompt_tokens + max_tokens - 1
 
     def move_to(self, phase: Phase) -> None:
         """Change phase.

@@ -124,6 +124,9 @@ class StepResult:
     duration_ns: int
     token_counts: tuple[int, ...] | None = None
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    failed_rows: tuple[int, ...] = ()
+    """Sampling rows (indices in row order) whose logits were not finite: their token is meaningless, and their
+    request, no other, ends with an error."""
 
 
 @dataclass(slots=True)
@@ -162,7 +165,7 @@ class PlanState:
             self.requests.pop(request_id, None)
             self.decodes.pop(request_id, None)
         for request_id in plan.decodes_left:
-            del self.decodes[request_id]
+            self.decodes.pop(request_id, None)
         for new in plan.new:
             self.requests[new.request_id] = RunningRequest(
                 new, list(new.token_ids), list(new.pages), new.num_computed_tokens

@@ -1,0 +1,120 @@
+"""Does the scheduler's state contradict itself?
+
+Knows nothing of how it got there. Tests ask after every step, the engine when it goes idle.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from chairlift.core.request import Phase, Request
+from chairlift.core.scheduler import Scheduler
+from chairlift.core.state import SchedulerState
+from chairlift.errors import InvariantError
+
+
+def check(scheduler: Scheduler) -> list[str]:
+    """Return every contradiction found, in words; nothing if all is well. Costs time linear in pages and requests."""
+    state = scheduler.state
+    return [*_check_pages(state), *_check_tree(state), *_check_requests(scheduler), *_check_batch(scheduler)]
+
+
+def require(scheduler: Scheduler) -> None:
+    """Check, and refuse to go on.
+
+    Raises:
+        InvariantError: with the violations and the requests' states.
+    """
+    violations = check(scheduler)
+    if violations:
+        state = scheduler.state
+        requests = [*state.requests.values(), *state.departing.values()]
+        raise InvariantError("\n".join([*violations, "state:", *map(repr, requests)]))
+
+
+def _holders(state: SchedulerState) -> Iterator[Request]:
+    yield from state.running.values()
+    yield from state.departing.values()
+
+
+def _check_pages(state: SchedulerState) -> Iterator[str]:
+    pool = state.memory.pool
+    held = Counter(page for request in _holders(state) for page in request.pages)
+    free = Counter(pool.free_pages)
+    for page in range(pool.num_pages):
+        if pool.references(page) != held[page]:
+            yield f"page {page} has {pool.references(page)} references and {held[page]} holders"
+        is_idle = held[page] == 0 and not pool.is_cached(page)
+        if free[page] != int(is_idle):
+            yield f"page {page} is in the free list {free[page]} times; held {held[page]}, cached {pool.is_cached(page)}"
+    if pool.num_leased != len(held):
+        yield f"{pool.num_leased} pages count as leased and {len(held)} are held"
+    if pool.num_free + pool.num_cached + pool.num_leased != pool.num_pages:
+        yield f"free {pool.num_free} + cached {pool.num_cached} + leased {pool.num_leased} != {pool.num_pages} pages"
+    for request in _holders(state):
+        if len(set(request.pages)) != len(request.pages):
+            yield f"request {request.request_id} has a page twice: {request.pages}"
+
+
+def _check_tree(state: SchedulerState) -> Iterator[str]:
+    pool = state.memory.pool
+    nodes = list(state.memory.tree.nodes)
+    children = Counter(id(node.parent) for node in nodes if node.parent is not None)
+    known = {id(node) for node in nodes}
+    if len({node.page for node in nodes}) != len(nodes):
+        yield "two nodes of the prefix tree share a page"
+    if len(nodes) != sum(pool.is_cached(page) for page in range(pool.num_pages)):
+        yield "pages marked as cached are not those in the prefix tree"
+    for node in nodes:
+        if node.num_children != children[id(node)]:
+            yield f"page {node.page} counts {node.num_children} children and has {children[id(node)]}"
+        if node.parent is not None and id(node.parent) not in known:
+            yield f"page {node.page} hangs below a page that left the tree"
+        elif node.parent is not None and pool.references(node.page) > pool.references(node.parent.page):
+            yield f"page {node.page} has more holders than its parent {node.parent.page}"
+
+
+def _check_requests(scheduler: Scheduler) -> Iterator[str]:
+    state = scheduler.state
+    for request in state.requests.values():
+        is_running, is_waiting = request.request_id in state.running, request.request_id in state.waiting
+        if is_running == is_waiting or is_running != (request.phase is Phase.RUNNING):
+            yield f"{request!r} is in the wrong place: running {is_running}, waiting {is_waiting}"
+        total = request.num_tokens + request.num_pending_tokens
+        if not 0 <= request.num_computed_tokens <= request.num_scheduled_tokens <= total:
+            yield f"{request!r} has counters out of order, {request.num_pending_tokens} pending"
+        if is_running and request.num_token_slots != len(request.pages) * state.memory.page_size:
+            yield f"{request!r} thinks it has {request.num_token_slots} token slots"
+        if is_running and request.num_scheduled_tokens > request.num_token_slots:
+            yield f"{request!r} computes tokens that it has no page for"
+        if is_waiting and (request.pages or request.num_in_flight):
+            yield f"{request!r} waits and holds pages or is in flight"
+        if request.num_output_tokens > max(request.max_tokens, 0):
+            yield f"{request!r} has more output than max_tokens {request.max_tokens}"
+    for request in state.departing.values():
+        if request.finish_reason is None or request.request_id in state.requests:
+            yield f"{request!r} departs and is alive"
+
+
+def _check_batch(scheduler: Scheduler) -> Iterator[str]:
+    state = scheduler.state
+    if len(state.running) > scheduler.config.max_num_seqs:
+        yield f"{len(state.running)} requests run in {scheduler.config.max_num_seqs} slots"
+    if len(state.waiting) != sum(1 for _ in state.waiting):
+        yield "the waiting queue miscounts"
+    known = {**state.running, **state.departing}
+    for name, members in (("decoding", state.decoding), ("joining", state.joining)):
+        for request_id in members:
+            if request_id not in known:
+                yield f"request {request_id} is {name} and neither runs nor departs"
+    in_flight = Counter(
+        request.request_id
+        for record in state.in_flight
+        for request in [*record.decodes, *(request for request, _ in record.chunks)]
+    )
+    for request in known.values():
+        if request.num_in_flight != in_flight[request.request_id]:
+            yield f"{request!r} counts {request.num_in_flight} steps in flight, there are {in_flight[request.request_id]}"
+    for request in state.departing.values():
+        has_row = request.request_id in state.decoding or request.request_id in state.joining
+        if not (request.num_in_flight or has_row):
+            yield f"{request!r} departs, nothing uses its pages, and they were not returned"

@@ -1,0 +1,156 @@
+"""KV pages as numbers: who holds which, which are free.
+
+Knows nothing of what pages contain or of why somebody wants them.
+
+Every page is in exactly one of three states, and they add up to the pool::
+
+    leased   at least one lease holds it          references > 0
+    cached   the prefix tree holds it, no lease   references == 0, cached
+    free     nobody holds it                      references == 0, not cached
+"""
+
+from collections.abc import Sequence
+
+from chairlift.errors import LeaseError, PoolExhaustedError
+
+
+class PageLease:
+    """A holder's pages, in page-table order; ends with exactly one :meth:`PagePool.release`.
+
+    ``pages`` belongs to the pool: holders read it, and grow it through :meth:`PagePool.grow`.
+    """
+
+    __slots__ = ("is_released", "pages")
+
+    def __init__(self, pages: list[int]) -> None:
+        self.pages = pages
+        self.is_released = False
+
+    def __repr__(self) -> str:
+        return f"<PageLease {'released' if self.is_released else self.pages}>"
+
+
+class PagePool:
+    """A fixed number of pages, counted by reference.
+
+    Free pages are handed out last-returned first, so that memory that is still in a processor's cache is used again.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self._references = [0] * num_pages
+        self._is_cached = [False] * num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._num_cached = 0
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Pages that only the prefix tree holds."""
+        return self._num_cached
+
+    @property
+    def num_leased(self) -> int:
+        """Pages that at least one lease holds."""
+        return self.num_pages - len(self._free) - self._num_cached
+
+    @property
+    def free_pages(self) -> Sequence[int]:
+        """The free pages, next to be handed out last; for checks."""
+        return tuple(self._free)
+
+    def references(self, page: int) -> int:
+        """How many leases hold this page."""
+        return self._references[page]
+
+    def is_cached(self, page: int) -> bool:
+        """Whether the prefix tree holds this page, leased or not."""
+        return self._is_cached[page]
+
+    def lease(self, shared: Sequence[int], num_new: int) -> PageLease:
+        """Lease pages that are already held by others or by the prefix tree, then ``num_new`` free ones.
+
+        Raises:
+            PoolExhaustedError: fewer than ``num_new`` pages are free; nothing has changed.
+        """
+        self._require_free(num_new)
+        for page in shared:
+            if self._references[page] == 0:
+                if not self._is_cached[page]:
+                    raise LeaseError(f"page {page} is free and cannot be shared")
+                self._num_cached -= 1
+            self._references[page] += 1
+        return PageLease([*shared, *self._take(num_new)])
+
+    def grow(self, lease: PageLease, num_new: int) -> list[int]:
+        """Append free pages to a lease and return them.
+
+        Raises:
+            PoolExhaustedError: fewer than ``num_new`` pages are free; nothing has changed.
+            LeaseError: the lease was released.
+        """
+        if lease.is_released:
+            raise LeaseError("a released lease cannot grow")
+        self._require_free(num_new)
+        pages = self._take(num_new)
+        lease.pages.extend(pages)
+        return pages
+
+    def release(self, lease: PageLease) -> list[int]:
+        """End a lease. Pages that nobody holds any more become free, or cached if the prefix tree has them.
+
+        Returns:
+            The pages that became cached, deepest first.
+
+        Raises:
+            LeaseError: the lease was released before.
+        """
+        if lease.is_released:
+            raise LeaseError("a lease was released twice")
+        lease.is_released = True
+        idle: list[int] = []
+        for page in reversed(lease.pages):
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            if self._is_cached[page]:
+                self._num_cached += 1
+                idle.append(page)
+            else:
+                self._free.append(page)
+        return idle
+
+    def mark_cached(self, page: int) -> None:
+        """The prefix tree now holds this page, which must be leased."""
+        if self._is_cached[page] or self._references[page] == 0:
+            raise LeaseError(f"page {page} cannot enter the prefix tree: it is free or already there")
+        self._is_cached[page] = True
+
+    def unmark_cached(self, page: int) -> None:
+        """The prefix tree gave this page up; it becomes free unless a lease holds it."""
+        if not self._is_cached[page]:
+            raise LeaseError(f"page {page} is not in the prefix tree")
+        self._is_cached[page] = False
+        if self._references[page] == 0:
+            self._num_cached -= 1
+            self._free.append(page)
+
+    def _require_free(self, count: int) -> None:
+        if count > len(self._free):
+            raise PoolExhaustedError(
+                f"{count} pages were asked for and {len(self._free)} of {self.num_pages} are free; "
+                "--kv-cache-memory sets the size of the pool"
+            )
+
+    def _take(self, count: int) -> list[int]:
+        if count == 0:
+            return []
+        pages = self._free[-count:][::-1]
+        del self._free[-count:]
+        for page in pages:
+            self._references[page] = 1
+        return pages

@@ -1,0 +1,342 @@
+"""Forms forward passes: decides what each step computes, and takes in what it computed.
+
+Knows nothing of how steps are executed; time comes in as an argument, and all state changes happen in ``add``,
+``abort``, ``finish``, ``plan`` and ``commit``.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
+from chairlift.core.batching import BATCHING
+from chairlift.core.events import Scheduled, StepCommitted, TokensEmitted
+from chairlift.core.page_keys import DigestKeyer
+from chairlift.core.ports import EventSink, PageKeyer
+from chairlift.core.request import FinishReason, Request
+from chairlift.core.state import SchedulerState
+from chairlift.core.step_draft import InFlightStep, StepDraft, describe
+from chairlift.core.step_plan import StepPlan, StepResult, TokenLogprobs
+from chairlift.core.token_budget import TokenBudget
+from chairlift.core.views import SchedulerStats
+from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError, RequestTooLongError
+
+
+class RequestUpdate(NamedTuple):
+    """What a step brought to one request: new tokens, and how it ended if it did."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    stop_token: int | None
+    num_cached_tokens: int
+    logprobs: TokenLogprobs | None
+
+
+class CommittedStep(NamedTuple):
+    """A step's size and use. ``num_useful_slots`` of the slots did something for a request that still lived."""
+
+    updates: list[RequestUpdate]
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_padding_tokens: int
+    num_wasted_rows: int
+    num_useful_slots: int
+
+
+class Scheduler:
+    """Iteration-level scheduler over a paged KV pool.
+
+    Calls come from one thread. Every planned step must be committed, in order; plans may be made while earlier steps
+    are in flight.
+
+    Args:
+        scheduler: limits and policies.
+        cache: the pool.
+        events: who is told what happens; nobody if absent.
+        keyer: names pages by content; digests of the tokens if absent.
+
+    Raises:
+        ConfigurationError: the settings cannot work together.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerConfig,
+        cache: CacheConfig,
+        *,
+        events: EventSink | None = None,
+        keyer: PageKeyer | None = None,
+    ) -> None:
+        check_step_budget(scheduler, cache)
+        if scheduler.batching not in BATCHING:
+            raise ConfigurationError(f"--batching {scheduler.batching!r} is unknown; there are: {', '.join(BATCHING)}")
+        mode = BATCHING[scheduler.batching]
+        self._config = scheduler
+        self._cache = cache
+        self._events = events
+        self._keyer = keyer if keyer is not None else DigestKeyer()
+        self._state = SchedulerState(
+            scheduler, cache, self._keyer, events, is_caching=cache.enable_prefix_caching and mode.shares_prefixes
+        )
+        self._batching = mode(self._state)
+        self._next_step = 0
+        self._epoch = 0
+
+    @property
+    def state(self) -> SchedulerState:
+        """The state, for checks and views; to be read only."""
+        return self._state
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Limits and policies in force."""
+        return self._config
+
+    @property
+    def requests(self) -> Mapping[int, Request]:
+        """Live requests by id."""
+        return self._state.requests
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request is alive, or any step in flight."""
+        return bool(self._state.requests or self._state.in_flight)
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the running batch."""
+        return len(self._state.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, preempted ones included."""
+        return len(self._state.waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of the requests that wait."""
+        return self._state.waiting.num_tokens
+
+    @property
+    def num_free_slots(self) -> int:
+        """Slots that the next step could fill."""
+        return self._config.max_num_seqs - len(self._state.running)
+
+    def add(self, request: Request, now_ns: int) -> None:
+        """Take a request in. Its output limit is lowered to what model length and pool can ever hold.
+
+        Raises:
+            RequestTooLongError: the prompt can never fit; nothing has changed.
+            InvalidRequestError: the prompt is empty, or the id is in use.
+        """
+        if request.num_prompt_tokens == 0:
+            raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", param="prompt")
+        if request.request_id in self._state.requests:
+            raise InvalidRequestError(f"request id {request.request_id} is in use")
+        prompt, length = request.num_prompt_tokens, self._config.max_model_len
+        if prompt + 1 > length:
+            raise RequestTooLongError(
+                f"the prompt has {prompt} tokens and at least 1 output token is needed, "
+                f"but a request may have {length} in all (--max-model-len)",
+                param="prompt",
+            )
+        slots = self._state.memory.num_token_slots
+        if prompt > slots:
+            raise RequestTooLongError(
+                f"the prompt has {prompt} tokens, but all KV pages together hold {slots} (--kv-cache-memory)",
+                param="prompt",
+            )
+        # The last output token is never computed, so it needs no slot.
+        room = min(length, slots + 1) - prompt
+        wanted = request.sampling.max_tokens
+        request.limit_output(room if wanted is None else min(max(wanted, 1), room))
+        self._state.enqueue(request, now_ns)
+
+    def abort(self, request_id: int) -> bool:
+        """End a request because nobody wants it any more. Returns False if it was not alive."""
+        return self.finish(request_id, FinishReason.ABORT)
+
+    def finish(self, request_id: int, reason: FinishReason, keep_tokens: int | None = None) -> bool:
+        """End a request from outside, keeping its first ``keep_tokens`` output tokens (all if absent).
+
+        Its slot is free for the next plan, its pages as soon as no step in flight uses them.
+        Returns False if it was not alive.
+        """
+        request = self._state.requests.get(request_id)
+        if request is None:
+            return False
+        if keep_tokens is not None and request.request_id not in self._state.waiting:
+            del request.token_ids[request.num_prompt_tokens + keep_tokens :]
+        self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
+        return True
+
+    def plan(self, now_ns: int) -> StepPlan | None:
+        """Decide the next step and reserve what it needs.
+
+        Returns ``None`` if there is nothing to compute, or if a step in flight must be committed first.
+        """
+        state = self._state
+        draft = StepDraft(self._next_step, now_ns, TokenBudget(self._config.max_num_batched_tokens))
+        if not self._batching.compose(draft):
+            return None
+        decodes = state.schedule_decodes(draft)
+        if draft.budget.num_tokens == 0:
+            return None
+        plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=tuple(state.left))
+        state.ended.clear()
+        state.left.clear()
+        state.in_flight.append(InFlightStep(draft.step, decodes, draft.chunks, draft.budget))
+        self._next_step += 1
+        if self._events is not None:
+            self._events.emit(
+                Scheduled(draft.step, now_ns, tuple(request.request_id for request in decodes), plan.chunks)
+            )
+        return plan
+
+    def commit(self, step: int, result: StepResult) -> CommittedStep:
+        """Take in a step's result: scheduled tokens are computed now, sampled tokens are known, requests end.
+
+        Raises:
+            InvariantError: the step is not the oldest one in flight, or the result does not fit it.
+        """
+        state = self._state
+        if not state.in_flight or state.in_flight[0].step != step or result.step != step:
+            raise InvariantError(f"step {step} with the result of step {result.step} is not the oldest in flight")
+        record = state.in_flight.popleft()
+        rows = record.decodes + [request for request, chunk in record.chunks if chunk.samples]
+        if len(rows) != len(result.token_ids):
+            raise InvariantError(f"step {step} has {len(rows)} sampling rows and {len(result.token_ids)} tokens came")
+        num_wasted = self._settle_rows(record)
+        updates: list[RequestUpdate] = []
+        page_size = state.memory.page_size
+        for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
+            if request.finish_reason is not None:
+                if request.num_in_flight == 0:
+                    state.release_if_idle(request)
+                continue
+            request.num_pending_tokens -= 1
+            updates.append(self._append(step, request, token_id, result.logprobs.get(row)))
+            if request.num_computed_tokens % page_size == 0 and request.finish_reason is None:
+                state.memory.publish(request)
+        for request, chunk in record.chunks:
+            if request.finish_reason is None:
+                state.memory.publish(request)
+            elif not chunk.samples and request.num_in_flight == 0:
+                state.release_if_idle(request)
+        return self._report(record, result, updates, num_wasted)
+
+    def _settle_rows(self, record: InFlightStep) -> int:
+        """Turn scheduled into computed; return how many rows worked for requests that have ended meanwhile."""
+        num_wasted = 0
+        for request in record.decodes:
+            request.num_in_flight -= 1
+            request.num_computed_tokens += 1
+            if request.finish_reason is not None:
+                num_wasted += 1
+        for request, chunk in record.chunks:
+            request.num_in_flight -= 1
+            request.num_computed_tokens = chunk.start + chunk.length
+            if request.finish_reason is not None:
+                num_wasted += 1
+        return num_wasted
+
+    def _append(self, step: int, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> RequestUpdate:
+        """Append a sampled token, and end the request if it was its last."""
+        request.token_ids.append(token_id)
+        self._state.num_generated_tokens += 1
+        num_output = len(request.token_ids) - request.num_prompt_tokens
+        reason = None
+        if token_id in request.stop_token_ids and num_output >= request.sampling.min_tokens:
+            reason = FinishReason.STOP
+            request.stop_token = token_id
+        elif num_output >= request.max_tokens:
+            reason = FinishReason.LENGTH
+        if self._events is not None:
+            self._events.emit(TokensEmitted(request.request_id, step, (token_id,)))
+        if reason is not None:
+            self._state.memory.publish(request)
+            self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
+        return RequestUpdate(
+            request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0, logprobs
+        )
+
+    def _report(
+        self, record: InFlightStep, result: StepResult, updates: list[RequestUpdate], num_wasted: int
+    ) -> CommittedStep:
+        budget = record.budget
+        if self._events is not None:
+            self._events.emit(
+                StepCommitted(
+                    record.step,
+                    result.duration_ns,
+                    budget.num_prefill_tokens,
+                    budget.num_decode_tokens,
+                    budget.num_padding_tokens,
+                    num_wasted,
+                )
+            )
+        return CommittedStep(
+            updates,
+            budget.num_prefill_tokens,
+            budget.num_decode_tokens,
+            budget.num_padding_tokens,
+            num_wasted,
+            len(record.decodes) + len(record.chunks) - num_wasted,
+        )
+
+    def fail_all(self) -> list[int]:
+        """The executor broke: end every live request with an error, forget steps in flight and all cached pages.
+
+        Returns the ids of the ended requests. The next plan starts a new epoch.
+        """
+        ids = list(self._state.requests)
+        for request_id in ids:
+            self._state.finish(self._state.requests[request_id], FinishReason.ERROR)
+        self._state.forget_batch()
+        self._batching = BATCHING[self._config.batching](self._state)
+        self._epoch += 1
+        return ids
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Returns False, and does nothing, while requests are alive or steps in flight."""
+        if self.has_unfinished or self._state.departing:
+            return False
+        self._state.memory.clear_cache()
+        return True
+
+    def snapshot(self) -> StepPlan:
+        """Return the executor's whole record as one plan that computes nothing, for another rank to start from.
+
+        Raises:
+            InvariantError: a step is in flight, so the record is changing.
+        """
+        state = self._state
+        if state.in_flight:
+            raise InvariantError("a snapshot needs every step committed")
+        known = [*state.running.values(), *state.departing.values()]
+        return StepPlan(
+            step=self._next_step,
+            epoch=self._epoch,
+            num_tokens=0,
+            num_decodes=len(state.decoding),
+            new=tuple(describe(request) for request in known),
+            decodes_joined=tuple(state.decoding),
+        )
+
+    def stats(self) -> SchedulerStats:
+        """Return the scheduler in numbers."""
+        state = self._state
+        pool = state.memory.pool
+        return SchedulerStats(
+            num_running=len(state.running),
+            num_waiting=len(state.waiting),
+            num_pages=pool.num_pages,
+            num_free_pages=pool.num_free,
+            num_cached_pages=pool.num_cached,
+            num_leased_pages=pool.num_leased,
+            preemptions_total=state.num_preemptions,
+            prefix_query_tokens_total=state.num_query_tokens,
+            prefix_hit_tokens_total=state.num_hit_tokens,
+            prompt_tokens_total=state.num_prompt_tokens,
+            generation_tokens_total=state.num_generated_tokens,
+        )

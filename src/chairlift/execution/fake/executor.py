@@ -1,0 +1,130 @@
+"""Runs plans on the toy model, reading every context through the page tables.
+
+Knows nothing of the scheduler. A page that was given away too early, grown twice or shared wrongly shows as a wrong
+token, because what a step writes and reads are plain lists of page slots.
+"""
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+from chairlift.core.step_plan import Chunk, PlanState, StepPlan, StepResult
+from chairlift.errors import ChairliftError
+from chairlift.execution.fake.model import NextToken, allowed_token, next_token
+
+_UNWRITTEN = -1
+
+
+class _Handle(NamedTuple):
+    plan: StepPlan
+
+
+class FakeExecutor:
+    """Implements :class:`~chairlift.core.ports.Executor`.
+
+    Steps run when they are waited for, in order, so that at depth 2 the next plan is really made before the last
+    result exists.
+
+    Args:
+        num_pages, page_size: the pool, as the scheduler knows it.
+        vocab_size: tokens are below this.
+        step_duration_ns: reported as each step's duration; the real one is measured if absent.
+        model: the next token of a context; the hash of :func:`next_token` if absent.
+        pace_s: how long a step takes at least, to play a slower machine.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        vocab_size: int = 1000,
+        step_duration_ns: int | None = None,
+        model: NextToken | None = None,
+        pace_s: float = 0.0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._page_size = page_size
+        self._slots = [_UNWRITTEN] * (num_pages * page_size)
+        self._state = PlanState()
+        self._submitted: deque[_Handle] = deque()
+        self._step_duration_ns = step_duration_ns
+        self._model = model
+        self._pace_s = pace_s
+        self.num_steps = 0
+
+    def submit(self, plan: StepPlan) -> _Handle:
+        """Queue the step."""
+        handle = _Handle(plan)
+        self._submitted.append(handle)
+        return handle
+
+    def wait(self, handle: _Handle) -> StepResult:
+        """Run the step.
+
+        Raises:
+            ChairliftError: steps are waited for out of order, or a context was read that nobody wrote.
+        """
+        if not self._submitted or self._submitted.popleft() is not handle:
+            raise ChairliftError(f"step {handle.plan.step} was not the oldest one submitted")
+        start_ns = time.perf_counter_ns()
+        tokens = self._run(handle.plan)
+        if self._pace_s:
+            time.sleep(self._pace_s)
+        duration_ns = self._step_duration_ns
+        if duration_ns is None:
+            duration_ns = time.perf_counter_ns() - start_ns
+        return StepResult(handle.plan.step, tuple(tokens), duration_ns)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._submitted.clear()
+
+    def _run(self, plan: StepPlan) -> list[int]:
+        self.num_steps += 1
+        state = self._state
+        state.apply(plan)
+        for copy in plan.copies:
+            size = self._page_size
+            source, target = copy.source * size, copy.target * size
+            self._slots[target : target + size] = self._slots[source : source + size]
+        rows = len(state.decodes) + sum(chunk.length + chunk.padding for chunk in plan.chunks)
+        if rows != plan.num_tokens or len(state.decodes) != plan.num_decodes:
+            raise ChairliftError(f"step {plan.step} announces {plan.num_tokens} rows and has {rows}")
+        # Everything is written before anything is read, as in a real layer: attention of one row sees others' writes.
+        for request_id in state.decodes:
+            self._write(request_id, state.requests[request_id].num_computed_tokens, 1)
+        for chunk in plan.chunks:
+            self._write(chunk.request_id, chunk.start, chunk.length, chunk.padding)
+        tokens = [self._sample(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes]
+        tokens.extend(self._sample_chunk(chunk) for chunk in plan.chunks if chunk.samples)
+        state.advance(plan, tokens)
+        return tokens
+
+    def _sample_chunk(self, chunk: Chunk) -> int:
+        return self._sample(chunk.request_id, chunk.start + chunk.length)
+
+    def _slot(self, request_id: int, position: int) -> int:
+        page, offset = divmod(position, self._page_size)
+        return self._state.requests[request_id].pages[page] * self._page_size + offset
+
+    def _write(self, request_id: int, start: int, length: int, padding: int = 0) -> None:
+        token_ids = self._state.requests[request_id].token_ids
+        for position in range(start, start + length):
+            self._slots[self._slot(request_id, position)] = token_ids[position]
+        for position in range(start + length, start + length + padding):
+            self._slots[self._slot(request_id, position)] = 0
+
+    def _sample(self, request_id: int, context_length: int) -> int:
+        running = self._state.requests[request_id]
+        context = [self._slots[self._slot(request_id, position)] for position in range(context_length)]
+        if _UNWRITTEN in context:
+            raise ChairliftError(f"request {request_id} read a slot that nobody wrote")
+        request = running.request
+        seed = 0 if request.sampling.is_greedy else request.seed
+        if self._model is not None:
+            return self._model(context, self.vocab_size, seed)
+        early = context_length - request.num_prompt_tokens < request.sampling.min_tokens
+        if not early:
+            return next_token(context, self.vocab_size, seed)
+        return allowed_token(context, self.vocab_size, seed, request.stop_token_ids)
