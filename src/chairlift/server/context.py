@@ -1,0 +1,39 @@
+"""What every endpoint is given. Knows nothing of endpoints."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from chairlift.config.sections import ServerSettings
+from chairlift.errors import UnknownModelError
+from chairlift.server.engine_port import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """The engine, the server's settings and the facts that endpoints report.
+
+    ``started_at_s`` is the Unix time at which the server started, reported as the model's creation time.
+    """
+
+    engine: Engine
+    settings: ServerSettings
+    version: str
+    started_at_s: int
+
+    def check_model(self, name: str | None) -> str:
+        """Name of the model that answers a request for ``name``; ``None`` takes the one there is.
+
+        Raises:
+            UnknownModelError: another model is asked for.
+        """
+        served = self.engine.model_info.name
+        if name is not None and name != served:
+            raise UnknownModelError(f"The model '{name}' does not exist; this server serves '{served}'", param="model")
+        return served
+
+
+def context_of(request: Request) -> ServerContext:
+    """The context of the application that received a request."""
+    context: ServerContext = request.app.state.context
+    return context

@@ -1,0 +1,137 @@
+"""What the server needs of an engine and its tokenizer, and no more.
+
+Knows nothing of processes or schedulers; :class:`chairlift.engine.async_engine.AsyncEngine` fits, and so does a stub.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.outputs import ChoiceDelta
+
+
+class ModelFacts(Protocol):
+    """What there is to say about the model being served."""
+
+    @property
+    def name(self) -> str:
+        """Name that clients ask for."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt plus output tokens of one request at most."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in ``[0, vocab_size)``."""
+        ...
+
+
+class TextCodec(Protocol):
+    """Text to token ids and back, and chat messages to text."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether :meth:`apply_chat_template` can work."""
+        ...
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids."""
+        ...
+
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: object,
+    ) -> str:
+        """One prompt text for a conversation. Raises :class:`~chairlift.errors.InvalidRequestError`."""
+        ...
+
+
+class TokenStream(Protocol):
+    """One accepted request."""
+
+    def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
+        """Deltas of all choices as they come; raises ``EngineUnavailableError`` if the engine dies midway."""
+        ...
+
+    def abort(self) -> None:
+        """End the request now and free what it holds; does nothing once it has ended."""
+        ...
+
+
+class MetricsPage(Protocol):
+    """All metrics at once."""
+
+    def render(self) -> bytes:
+        """Values in Prometheus' text format."""
+        ...
+
+
+class Engine(Protocol):
+    """Something that generates tokens."""
+
+    @property
+    def metrics(self) -> MetricsPage:
+        """What the engine counts."""
+        ...
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests can be served."""
+        ...
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new requests are refused because the server is about to stop."""
+        ...
+
+    @property
+    def tokenizer(self) -> TextCodec:
+        """The model's tokenizer."""
+        ...
+
+    @property
+    def model_info(self) -> ModelFacts:
+        """The model's facts."""
+        ...
+
+    async def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str | None = None,
+        label: str | None = None,
+    ) -> TokenStream:
+        """Hand in a request and wait until it is accepted; cancelling the wait leaves nothing behind.
+
+        Raises:
+            InvalidRequestError: it can never run.
+            OverloadedError: too much is waiting already, or the engine is draining.
+            EngineUnavailableError: the engine is down.
+        """
+        ...
+
+
+class ManagedEngine(Engine, Protocol):
+    """An engine with a life of its own, as the process that owns it sees it."""
+
+    async def start(self) -> None:
+        """Load the model and begin to serve."""
+        ...
+
+    async def stop(self, drain_timeout_s: float) -> None:
+        """Take nothing new, give running requests this long to end, then stop."""
+        ...

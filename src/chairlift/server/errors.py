@@ -1,0 +1,124 @@
+"""Every failure as an HTTP answer in OpenAI's shape. Knows nothing of which endpoint failed."""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chairlift.errors import (
+    AuthenticationError,
+    ChairliftError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestTooLongError,
+    UnknownModelError,
+)
+
+logger = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+_MAX_QUOTED_CHARS = 100
+
+_CODES: dict[type[ChairliftError], str] = {
+    RequestTooLongError: "context_length_exceeded",
+    UnknownModelError: "model_not_found",
+    AuthenticationError: "invalid_api_key",
+}
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """The request body exceeds ``--max-body-bytes``."""
+
+    http_status = 413
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong, with OpenAI's field names."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """Body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+def describe(error: Exception) -> ErrorBody:
+    """OpenAI's error body for an exception; anything unexpected shows no internals."""
+    if not isinstance(error, ChairliftError) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ErrorBody(ErrorDetail("The server had an internal error; its log has the details", "internal_server_error"))
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return ErrorBody(ErrorDetail(error.message, error.error_type, param, _CODES.get(type(error))))
+
+
+def error_response(error: Exception) -> Response:
+    """The HTTP answer for an exception."""
+    status = error.http_status if isinstance(error, ChairliftError) else HTTPStatus.INTERNAL_SERVER_ERROR
+    headers: dict[str, str] = {}
+    if isinstance(error, OverloadedError):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = "1"
+    elif isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(_encode(describe(error)), status, headers, media_type="application/json")
+
+
+def invalid_body(error: ValidationError) -> InvalidRequestError:
+    """The first thing that is wrong with a request body, naming the field as a client would write it."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequestError(f"The request body is not valid JSON: {first['msg']}")
+    param = _field_path(first["loc"])
+    quoted = "" if first["type"] == "missing" else f", got {_quote(first['input'])}"
+    return InvalidRequestError(f"{param or 'The request body'}: {first['msg']}{quoted}", param=param)
+
+
+async def handle_chairlift_error(_request: Request, error: Exception) -> Response:
+    """Answer for an error that Chairlift raised on purpose."""
+    if isinstance(error, ChairliftError) and error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.error("request failed", exc_info=error)
+    return error_response(error)
+
+
+async def handle_http_exception(request: Request, error: Exception) -> Response:
+    """Answer for what the router refuses: unknown paths and methods."""
+    if not isinstance(error, HTTPException):
+        return error_response(error)
+    message = {
+        HTTPStatus.NOT_FOUND: f"There is no {request.url.path} here",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on {request.url.path}",
+    }.get(HTTPStatus(error.status_code), str(error.detail))
+    kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_server_error"
+    body = _encode(ErrorBody(ErrorDetail(message, kind)))
+    return Response(body, error.status_code, error.headers, media_type="application/json")
+
+
+async def handle_unexpected_error(_request: Request, error: Exception) -> Response:
+    """Answer for a fault of ours. The framework raises the error again after this, so it is logged once."""
+    return error_response(error)
+
+
+def _field_path(location: tuple[int | str, ...]) -> str | None:
+    """``messages[0].content`` for ``("messages", 0, "content")``; names of union branches are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier():
+            path += f".{part}" if path else part
+    return path or None
+
+
+def _quote(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + "…"

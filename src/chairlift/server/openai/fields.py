@@ -1,0 +1,84 @@
+"""Request fields that are known but change nothing, and those that are refused because they would.
+
+Knows nothing of the supported fields; those are in :mod:`chairlift.server.openai.requests`. The HTTP reference in the
+documentation is made from these tables.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from chairlift.errors import InvalidRequestError
+
+IGNORED: Mapping[str, str] = {
+    "metadata": "kept by OpenAI with a stored answer; nothing is stored here",
+    "store": "nothing is stored here",
+    "service_tier": "there is one tier",
+    "safety_identifier": "names an end user; nobody is watched here",
+    "prompt_cache_key": "prefixes are found by content",
+    "prompt_cache_retention": "cached prefixes live as long as there is memory",
+    "prediction": "a hint for speed only",
+    "parallel_tool_calls": "has a meaning only with tools",
+}
+"""Accepted in any form and without effect on the answer, with the reason."""
+
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "length_penalty": (1.0,),
+    "logit_bias": ({},),
+    "logits_processors": ([],),
+    "logprobs": (False,),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "prompt_logprobs": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""Not supported yet. ``null`` and the values listed ask for nothing and are accepted; others are answered 400."""
+
+
+def check_other_fields(fields: Mapping[str, object], supported: Iterable[str]) -> None:
+    """Accept what asks for nothing among the fields that a request model does not have.
+
+    Raises:
+        InvalidRequestError: a field would change the answer but is not supported, or no API has it.
+    """
+    for name, value in fields.items():
+        if name in IGNORED:
+            continue
+        if name not in REFUSED:
+            raise InvalidRequestError(f"Unknown field '{name}'{_suggestion(name, supported)}", param=name)
+        if value is not None and not any(_is_same(value, harmless) for harmless in REFUSED[name]):
+            raise InvalidRequestError(f"'{name}' is not supported by this server", param=name)
+
+
+def _is_same(value: object, harmless: object) -> bool:
+    # 0 == False in Python, but logprobs=0 asks for the sampled token's logprob and logprobs=false for nothing.
+    return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+
+
+def _suggestion(name: str, supported: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*supported, *REFUSED, *IGNORED], n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,139 @@
+"""All prompts of one HTTP request as one flow of deltas. Knows nothing of how deltas are written."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.outputs import ChoiceDelta
+from chairlift.errors import DrainingError, EngineUnavailableError
+from chairlift.server.engine_port import Engine, TokenStream
+from chairlift.server.openai.prompts import PreparedPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to generate: ``sampling.n`` choices for each prompt; choice ``c`` of prompt ``p`` has index ``p * n + c``."""
+
+    prompts: Sequence[PreparedPrompt]
+    sampling: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
+    label: str | None = None
+
+
+class Generation:
+    """The accepted streams of a job, merged."""
+
+    def __init__(self, streams: Sequence[TokenStream], choices_per_prompt: int) -> None:
+        self._streams = streams
+        self._choices_per_prompt = choices_per_prompt
+
+    @classmethod
+    async def start(cls, engine: Engine, job: Job) -> "Generation":
+        """Hand in every prompt and wait until all are accepted; if one is refused, none goes on.
+
+        Raises:
+            ChairliftError: the first refusal, in the order of the prompts.
+        """
+        if job.sampling.max_tokens == 0:
+            return cls([_NothingToGenerate(job.sampling.n) for _ in job.prompts], job.sampling.n)
+        tasks = [asyncio.ensure_future(_submit(engine, prompt, job)) for prompt in job.prompts]
+        try:
+            return cls([await task for task in tasks], job.sampling.n)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(outcome, BaseException):
+                    outcome.abort()
+            raise
+
+    def abort(self) -> None:
+        """End everything that still runs."""
+        for stream in self._streams:
+            stream.abort()
+
+    async def batches(self) -> AsyncGenerator[list[ChoiceDelta], None]:
+        """Deltas as they come, those that are there together in one list.
+
+        Raises:
+            EngineUnavailableError: the engine died, or failed at one of the choices.
+            DrainingError: the server stopped before the request had ended.
+        """
+        source = _single(self._streams[0]) if len(self._streams) == 1 else self._merged()
+        async with aclosing(source):
+            async for deltas in source:
+                for delta in deltas:
+                    _check_ending(delta)
+                yield deltas
+
+    async def _merged(self) -> AsyncGenerator[list[ChoiceDelta], None]:
+        arrived: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue()
+        pumps = [
+            asyncio.ensure_future(self._pump(position, stream, arrived))
+            for position, stream in enumerate(self._streams)
+        ]
+        num_open = len(pumps)
+        try:
+            while num_open:
+                items = [await arrived.get()]
+                while not arrived.empty():
+                    items.append(arrived.get_nowait())
+                num_open -= items.count(None)
+                yield [_delta_or_raise(item) for item in items if item is not None]
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(
+        self, position: int, stream: TokenStream, arrived: "asyncio.Queue[ChoiceDelta | Exception | None]"
+    ) -> None:
+        first_index = position * self._choices_per_prompt
+        try:
+            async for delta in stream:
+                arrived.put_nowait(replace(delta, index=first_index + delta.index))
+        except Exception as error:  # noqa: BLE001 (it is raised again where the deltas are read)
+            arrived.put_nowait(error)
+        else:
+            arrived.put_nowait(None)
+
+
+class _NothingToGenerate:
+    """The stream of a prompt with ``max_tokens`` 0: every choice ends at once."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._num_choices = num_choices
+
+    async def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
+        for index in range(self._num_choices):
+            yield ChoiceDelta(index, "", (), 0, num_cached_tokens=0, finish_reason="length")
+
+    def abort(self) -> None:
+        pass
+
+
+async def _submit(engine: Engine, prompt: PreparedPrompt, job: Job) -> TokenStream:
+    return await engine.submit(
+        prompt.token_ids, job.sampling, priority=job.priority, cache_salt=job.cache_salt, label=job.label
+    )
+
+
+async def _single(stream: TokenStream) -> AsyncGenerator[list[ChoiceDelta], None]:
+    async for delta in stream:
+        yield [delta]
+
+
+def _delta_or_raise(item: ChoiceDelta | Exception) -> ChoiceDelta:
+    if isinstance(item, Exception):
+        raise item
+    return item
+
+
+def _check_ending(delta: ChoiceDelta) -> None:
+    if delta.finish_reason == "abort":
+        raise DrainingError("The server is shutting down and ended the request")
+    if delta.finish_reason == "error":
+        raise EngineUnavailableError("The engine failed while it worked on the request")

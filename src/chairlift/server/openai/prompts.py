@@ -1,0 +1,132 @@
+"""From prompts and messages to token ids that the model can take. Knows nothing of sampling or streams."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chairlift.config.sections import ServerSettings
+from chairlift.errors import InvalidRequestError, RequestTooLongError
+from chairlift.server.engine_port import Engine, ModelFacts, TextCodec
+from chairlift.server.openai.requests import CompletionBody, Message
+
+_LONG_TEXT_CHARS = 16_384
+"""Texts above this are tokenized in a thread, so that other requests do not wait for them."""
+
+_RESERVED_TEMPLATE_VARIABLES = frozenset(
+    {"messages", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template"}
+)
+
+
+class Conversation(Protocol):
+    """The fields that chat and tokenize bodies share."""
+
+    add_special_tokens: bool | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """One prompt as the engine takes it. ``text`` is there if the client gave text."""
+
+    token_ids: Sequence[int]
+    text: str | None
+
+
+async def encode(codec: TextCodec, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text, without keeping the event loop from others for long."""
+    if len(text) <= _LONG_TEXT_CHARS:
+        return codec.encode(text, add_special_tokens)
+    return await asyncio.to_thread(codec.encode, text, add_special_tokens)
+
+
+async def prepare_prompts(body: CompletionBody, engine: Engine, settings: ServerSettings) -> list[PreparedPrompt]:
+    """The prompts of a completions request, in order.
+
+    Raises:
+        InvalidRequestError: there are too many.
+    """
+    prompts = _prompt_list(body)
+    if len(prompts) > settings.max_prompts:
+        raise InvalidRequestError(
+            f"The request has {len(prompts)} prompts, but --max-prompts is {settings.max_prompts}", param="prompt"
+        )
+    add_special_tokens = body.add_special_tokens is not False
+    prepared: list[PreparedPrompt] = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            token_ids = await encode(engine.tokenizer, prompt, add_special_tokens=add_special_tokens)
+            prepared.append(PreparedPrompt(token_ids, prompt))
+        else:
+            prepared.append(PreparedPrompt(prompt, None))
+    return prepared
+
+
+async def prepare_conversation(messages: list[Message], body: Conversation, codec: TextCodec) -> PreparedPrompt:
+    """The prompt that a conversation becomes.
+
+    Raises:
+        InvalidRequestError: the model has no chat template, or the template cannot take these messages.
+    """
+    if not codec.has_chat_template:
+        raise InvalidRequestError(
+            "This model has no chat template; use /v1/completions, or start the server with --chat-template"
+        )
+    continue_final_message = body.continue_final_message is True
+    if continue_final_message and body.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    variables = body.chat_template_kwargs or {}
+    if taken := _RESERVED_TEMPLATE_VARIABLES & variables.keys():
+        raise InvalidRequestError(
+            f"chat_template_kwargs must not set '{min(taken)}'", param="chat_template_kwargs"
+        )
+    text = codec.apply_chat_template(
+        [message.for_template() for message in messages],
+        add_generation_prompt=body.add_generation_prompt is not False and not continue_final_message,
+        continue_final_message=continue_final_message,
+        **variables,
+    )
+    return PreparedPrompt(await encode(codec, text, add_special_tokens=body.add_special_tokens is True), text)
+
+
+def check_prompt(token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts, *, param: str) -> None:
+    """Refuse a prompt that the model cannot take.
+
+    Raises:
+        InvalidRequestError: it is empty or has ids that the model does not know.
+        RequestTooLongError: it leaves no room for one output token (none is needed if ``max_tokens`` is 0).
+    """
+    if not token_ids:
+        raise InvalidRequestError("The prompt has no tokens", param=param)
+    check_token_ids(token_ids, model, param=param)
+    longest = model.max_model_len if max_tokens == 0 else model.max_model_len - 1
+    if len(token_ids) > longest:
+        wanted = "what the model length leaves" if max_tokens is None else max_tokens
+        raise RequestTooLongError(
+            f"The prompt has {len(token_ids)} tokens and max_tokens is {wanted}, but --max-model-len is "
+            f"{model.max_model_len}, prompt and output together: a prompt may have at most {longest} tokens",
+            param=param,
+        )
+
+
+def check_token_ids(token_ids: Sequence[int], model: ModelFacts, *, param: str) -> None:
+    """Refuse ids that the model does not know.
+
+    Raises:
+        InvalidRequestError: an id is outside the vocabulary.
+    """
+    if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
+        wrong = next(token for token in token_ids if not 0 <= token < model.vocab_size)
+        raise InvalidRequestError(f"Token id {wrong} is not in [0, {model.vocab_size})", param=param)
+
+
+def _prompt_list(body: CompletionBody) -> Sequence[str | list[int]]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    token_ids = [item for item in prompt if isinstance(item, int)]
+    return [token_ids] if token_ids else [item for item in prompt if not isinstance(item, int)]

@@ -1,0 +1,169 @@
+"""Request bodies, strictly typed: a field has its type or the request is refused. Knows nothing of what fields do.
+
+``null`` behaves as absent. Ranges are checked where the numbers are used; fields that are not here are judged by
+:mod:`chairlift.server.openai.fields`.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from chairlift.server.openai.fields import check_other_fields
+
+
+class Body(BaseModel):
+    """Base of every request body: strict types, finite numbers, other fields accepted only if they ask for nothing."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="after")
+    def _check_other_fields(self) -> Self:
+        check_other_fields(self.model_extra or {}, type(self).model_fields)
+        return self
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompt_form(value: object) -> str | None:
+    if isinstance(value, str):
+        return "one text"
+    if not isinstance(value, list) or not value:
+        return None
+    first: object = value[0]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(first, str):
+        return "list of texts"
+    return "lists of token ids" if isinstance(first, list) else "token ids"
+
+
+def _content_form(value: object) -> str:
+    return "list of parts" if isinstance(value, list) else "one text"
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("one text")]
+    | Annotated[list[str], Tag("list of texts")]
+    | Annotated[list[int], Tag("token ids")]
+    | Annotated[list[list[int]], Tag("lists of token ids")],
+    Discriminator(
+        _prompt_form,
+        custom_error_type="prompt_form",
+        custom_error_message="must be a text, a list of token ids, or a list of either, and not empty",
+    ),
+]
+
+StringList = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+
+
+class StreamOptions(Body):
+    """What a stream tells beside the text."""
+
+    include_usage: bool | None = Field(None, description="End with a chunk that has the usage and no choices.")
+    continuous_usage_stats: bool | None = Field(
+        None, description="With include_usage: every chunk has the usage so far."
+    )
+
+
+class SamplingFields(Body):
+    """Sampling and stopping, the same for both endpoints."""
+
+    model: str | None = Field(None, description="The served model's name; absent takes it.")
+    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, description="Choices per prompt, at most --max-choices.")
+    temperature: float | None = Field(None, description="0 is greedy; 1 by default.")
+    top_p: float | None = Field(None, description="Keep the most likely tokens up to this probability.")
+    top_k: int | None = Field(None, description="Keep this many most likely tokens; 0 or -1 keeps all.")
+    min_p: float | None = Field(None, description="Drop tokens less likely than this times the most likely one.")
+    repetition_penalty: float | None = Field(None, description="Divides logits of tokens seen in prompt or output.")
+    presence_penalty: float | None = Field(None, description="Subtracted once from logits of output tokens.")
+    frequency_penalty: float | None = Field(None, description="Subtracted from logits for each use in the output.")
+    seed: int | None = Field(None, description="Makes the request repeatable.")
+    stop: StringList | None = Field(None, description="Text, or list of texts, that ends a choice.")
+    stop_token_ids: list[int] | None = Field(None, description="Token ids that end a choice.")
+    include_stop_str_in_output: bool | None = Field(None, description="Keep the stop string in the answer.")
+    max_tokens: int | None = Field(None, description="Output tokens at most; lowered to what the model length leaves.")
+    min_tokens: int | None = Field(None, description="Do not stop before this many output tokens.")
+    ignore_eos: bool | None = Field(None, description="Do not end at the model's end tokens.")
+    skip_special_tokens: bool | None = Field(None, description="Leave special tokens out of the text (the default).")
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="Lower is more urgent.")
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Share cached prefixes only with requests of the same salt."
+    )
+    user: str | None = Field(None, description="Accepted; no effect.")
+    add_special_tokens: bool | None = Field(None, description="Let the tokenizer add its begin and end tokens.")
+
+
+class CompletionBody(SamplingFields):
+    """POST /v1/completions."""
+
+    prompt: Prompt = Field(description="Text, token ids, or a list of either.")
+    echo: bool | None = Field(None, description="Begin each choice with its prompt.")
+
+
+class TextPart(BaseModel):
+    """A piece of a message's text."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+MessageContent = Annotated[
+    Annotated[str | None, Tag("one text")] | Annotated[list[TextPart], Tag("list of parts")],
+    Discriminator(_content_form),
+]
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: MessageContent = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates know it: text content, and ``system`` for ``developer``."""
+        message = self.model_dump(exclude_none=True)
+        if isinstance(self.content, list):
+            message["content"] = "\n".join(part.text for part in self.content)
+        message.setdefault("content", "")
+        if self.role == "developer":
+            message["role"] = "system"
+        return message
+
+
+class ChatBody(SamplingFields):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, description="OpenAI's newer name of max_tokens; wins over it.")
+    add_generation_prompt: bool | None = Field(None, description="End the prompt where the assistant's turn begins.")
+    continue_final_message: bool | None = Field(None, description="Continue the last message instead of answering it.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: a text, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]

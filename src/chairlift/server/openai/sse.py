@@ -1,0 +1,84 @@
+"""Server-sent events: one write per batch of deltas, and an end that clients understand.
+
+Knows nothing of what the events say. An error before the first byte is an ordinary HTTP answer; one after it is an
+event ``data: {"error": ...}``, and ``data: [DONE]`` closes the stream either way, as in vLLM.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from chairlift.engine.outputs import ChoiceDelta
+from chairlift.errors import ChairliftError
+from chairlift.server.disconnect import ClientLeftError, run_while_connected
+from chairlift.server.errors import describe
+from chairlift.server.openai.generation import Generation
+from chairlift.server.openai.responses import encode
+
+logger = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventWriter(Protocol):
+    """Writes the events of one kind of answer."""
+
+    def write(self, deltas: Sequence[ChoiceDelta]) -> bytes:
+        """Events for new deltas; may be empty."""
+        ...
+
+    def write_end(self) -> bytes:
+        """Events that follow the last delta; may be empty."""
+        ...
+
+
+def event(body: msgspec.Struct) -> bytes:
+    """One event. Its JSON has no line break, so one ``data:`` line is enough."""
+    return b"data: " + encode(body) + b"\n\n"
+
+
+async def write_events(generation: Generation, writer: EventWriter) -> AsyncGenerator[bytes, None]:
+    """Blocks of events, one per batch of deltas; never raises but for cancellation."""
+    try:
+        async with aclosing(generation.batches()) as batches:
+            async for deltas in batches:
+                if block := writer.write(deltas):
+                    yield block
+        yield writer.write_end() + DONE
+    except Exception as error:  # noqa: BLE001 (the status line is sent already, so the client learns it here)
+        if not isinstance(error, ChairliftError):
+            logger.exception("stream failed")
+        yield event(describe(error)) + DONE
+
+
+class EventStream(Response):
+    """Sends events as deltas come, and aborts the generation as soon as the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, generation: Generation, writer: EventWriter) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._generation = generation
+        self._writer = writer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await run_while_connected(receive, self._send_events(send))
+        except ClientLeftError:
+            pass
+        finally:
+            self._generation.abort()
+
+    async def _send_events(self, send: Send) -> None:
+        async with aclosing(write_events(self._generation, self._writer)) as blocks:
+            async for block in blocks:
+                await send({"type": "http.response.body", "body": block, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
