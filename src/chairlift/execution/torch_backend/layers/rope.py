@@ -63,9 +63,7 @@ def _dimension_of_turns(rope: RopeConfig, turns: float, head_dim: int) -> float:
     return head_dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
-def yarn_attention_factor(
-    factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
-) -> float:
+def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
     """What YaRN multiplies cosines and sines by when the model does not say."""
     if factor <= 1:
         return 1.0

@@ -5,10 +5,10 @@ Knows nothing of devices: a model calls the kernels that it was given. To add an
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
+from chairlift.config.model_source import ModelSource
 from chairlift.errors import ConfigurationError, ModelLoadError
 from chairlift.execution.torch_backend.kernels import Kernels
 from chairlift.execution.torch_backend.models.llama import Llama
@@ -17,15 +17,12 @@ from chairlift.execution.torch_backend.models.qwen2 import Qwen2
 from chairlift.execution.torch_backend.models.qwen3 import Qwen3
 from chairlift.execution.torch_backend.weights import WeightReader, open_checkpoint
 
-if TYPE_CHECKING:
-    from chairlift.config.model_source import ModelSource
-
 __all__ = ["MODELS", "Llama", "load_model"]
 
 MODELS: Mapping[str, type[Llama]] = {"llama": Llama, "mistral": Mistral, "qwen2": Qwen2, "qwen3": Qwen3}
 
 
-def load_model(source: "ModelSource", dtype: torch.dtype, kernels: Kernels, max_model_len: int | None = None) -> Llama:
+def load_model(source: ModelSource, dtype: torch.dtype, kernels: Kernels, max_model_len: int | None = None) -> Llama:
     """Read a model's files and build it, one weight after the other.
 
     Args:

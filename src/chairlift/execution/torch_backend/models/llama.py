@@ -90,7 +90,11 @@ class LlamaMlp:
         """Names and shapes of the weights under ``name``."""
         hidden, inner = config.hidden_size, config.intermediate_size
         shapes: Shapes = {}
-        for part, (outputs, inputs) in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
+        for part, (outputs, inputs) in {
+            "gate": (inner, hidden),
+            "up": (inner, hidden),
+            "down": (hidden, inner),
+        }.items():
             shapes[f"{name}.{part}_proj.weight"] = (outputs, inputs)
             if config.mlp_bias:
                 shapes[f"{name}.{part}_proj.bias"] = (outputs,)
@@ -163,6 +167,11 @@ class Llama:
         if not config.tie_word_embeddings:
             shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
         return shapes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and KV pages."""
+        return self._embedding.dtype
 
     def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
         """Compute all rows of a step, ``[T, E]``; writes their keys and values to the pages of each layer."""

@@ -42,7 +42,7 @@ class Fields:
             raise self._wrong(key, "a number", value)
         return float(value)
 
-    def flag(self, key: str, default: bool) -> bool:  # noqa: FBT001 - reads like dict.get
+    def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self._required(key, default)
         if not isinstance(value, bool):

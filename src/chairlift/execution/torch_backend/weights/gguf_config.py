@@ -3,7 +3,7 @@
 Knows nothing of weights but which tensors exist: GGUF says by a tensor's presence what ``config.json`` says by a flag.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from chairlift.errors import ModelLoadError
@@ -30,7 +30,7 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def read_gguf_config(
-    metadata: dict[str, Any],
+    metadata: Mapping[str, Any],
     tensor_names: Collection[str],
     vocab_size: int,
     frequency_divisors: tuple[float, ...] | None,
@@ -38,7 +38,7 @@ def read_gguf_config(
     """Return what the metadata says.
 
     Args:
-        metadata: all keys but long lists.
+        metadata: the file's key-value header.
         tensor_names: names of the file's tensors.
         vocab_size: rows of the embedding.
         frequency_divisors: content of ``rope_freqs.weight``, if there is one.

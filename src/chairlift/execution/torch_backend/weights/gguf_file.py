@@ -30,7 +30,6 @@ SUPPORTED_TYPES = (
     gguf.GGMLQuantizationType.Q6_K,
 )
 _VALUES_AT_ONCE = 2**22
-_LONGEST_LIST = 4096  # metadata lists beyond this are the tokenizer's vocabulary
 _ROPE_DIVISORS = "rope_freqs.weight"
 _EMBEDDING = "token_embd.weight"
 
@@ -54,16 +53,11 @@ class GgufCheckpoint:
         ModelLoadError: the file is damaged, or describes a model that is not supported.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, metadata: Mapping[str, Any]) -> None:
         reader = _open(path)
         self._tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
         if _EMBEDDING not in self._tensors:
             raise ModelLoadError(f"the file has no tensor {_EMBEDDING}")
-        metadata = {
-            key: field.contents()
-            for key, field in reader.fields.items()
-            if len(field.data) <= _LONGEST_LIST
-        }
         divisors = self._tensors.pop(_ROPE_DIVISORS, None)
         self._config = read_gguf_config(
             metadata,

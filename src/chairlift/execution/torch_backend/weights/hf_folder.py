@@ -58,8 +58,9 @@ class FolderCheckpoint:
         """Copy one tensor; its file is mapped, so only this tensor is read."""
         stored_type = self._handles[name].get_slice(name).get_dtype()
         if stored_type not in _SUPPORTED_TYPES:
+            supported = ", ".join(_SUPPORTED_TYPES)
             raise ModelLoadError(
-                f"tensor {name} has type {stored_type}, which is not supported; supported: {', '.join(_SUPPORTED_TYPES)}"
+                f"tensor {name} has type {stored_type}, not supported; supported: {supported}"
             )
         target.copy_(self._handles[name].get_tensor(name))
 
