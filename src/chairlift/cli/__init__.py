@@ -1,0 +1,1 @@
+"""The command line: parse, call, print. Knows nothing that the packages below do not offer to others too."""
