@@ -55,7 +55,7 @@ class ErrorBody(msgspec.Struct):
 def describe(error: Exception) -> ErrorBody:
     """OpenAI's error body for an exception; anything unexpected shows no internals."""
     if not isinstance(error, ChairliftError) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ErrorBody(ErrorDetail("The server had an internal error; its log has the details", "internal_server_error"))
+        return ErrorBody(ErrorDetail("Internal error; the log of the server has the details", "internal_server_error"))
     param = error.param if isinstance(error, InvalidRequestError) else None
     return ErrorBody(ErrorDetail(error.message, error.error_type, param, _CODES.get(type(error))))
 

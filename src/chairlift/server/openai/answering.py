@@ -60,7 +60,7 @@ class StreamUsage:
         self._is_continuous = self.is_wanted and options is not None and options.continuous_usage_stats is True
 
     @property
-    def in_chunk(self) -> Usage | None | msgspec.UnsetType:
+    def in_chunk(self) -> Usage | msgspec.UnsetType | None:
         """``usage`` of a chunk with choices: OpenAI writes ``null`` there if usage comes at the end."""
         if not self.is_wanted:
             return msgspec.UNSET

@@ -13,7 +13,7 @@ from chairlift.server.context import context_of
 from chairlift.server.middleware import request_label
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.generation import Job
-from chairlift.server.openai.prompts import check_prompt, prepare_conversation
+from chairlift.server.openai.prompts import prepare_conversation
 from chairlift.server.openai.requests import ChatBody
 from chairlift.server.openai.responses import (
     ChatChoice,
@@ -39,7 +39,6 @@ async def create_chat_completion(request: Request) -> Response:
     context.check_model(body.model)
     sampling = sampling_params(body, context.settings)
     prompt = await prepare_conversation(body.messages, body, context.engine.tokenizer)
-    check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info, param="messages")
     job = Job([prompt], sampling, body.priority or 0, body.cache_salt, request_label(request.scope))
     return await answer(request, body, job, ChatFormat())
 
@@ -102,5 +101,5 @@ class ChatWriter:
     def _event(self, choice: ChatChunkChoice) -> bytes:
         return event(self._chunk([choice], self._usage.in_chunk))
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None | UnsetType) -> ChatChunk:
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
         return ChatChunk(self._head.id, "chat.completion.chunk", self._head.created, self._head.model, choices, usage)

@@ -33,7 +33,7 @@ async def create_completion(request: Request) -> Response:
     sampling = sampling_params(body, context.settings)
     prompts = await prepare_prompts(body, context.engine, context.settings)
     for prompt in prompts:
-        check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info, param="prompt")
+        check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info)
     job = Job(prompts, sampling, body.priority or 0, body.cache_salt, request_label(request.scope))
     echoes = [_echo(prompt, context.engine.tokenizer) if body.echo else "" for prompt in prompts]
     return await answer(request, body, job, CompletionFormat(echoes, sampling.n))
@@ -103,7 +103,7 @@ class CompletionWriter:
             choice.stop_reason = delta.stop_reason
         return event(self._chunk([choice], self._usage.in_chunk))
 
-    def _chunk(self, choices: list[CompletionChoice], usage: Usage | None | UnsetType) -> Completion:
+    def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
         return Completion(self._head.id, "text_completion", self._head.created, self._head.model, choices, usage)
 
 

@@ -14,7 +14,7 @@ from chairlift.server.openai.prompts import PreparedPrompt
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to generate: ``sampling.n`` choices for each prompt; choice ``c`` of prompt ``p`` has index ``p * n + c``."""
+    """What to generate: ``n`` choices for each prompt; choice ``c`` of prompt ``p`` has index ``p * n + c``."""
 
     prompts: Sequence[PreparedPrompt]
     sampling: SamplingParams

@@ -81,9 +81,7 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
         )
     variables = body.chat_template_kwargs or {}
     if taken := _RESERVED_TEMPLATE_VARIABLES & variables.keys():
-        raise InvalidRequestError(
-            f"chat_template_kwargs must not set '{min(taken)}'", param="chat_template_kwargs"
-        )
+        raise InvalidRequestError(f"chat_template_kwargs must not set '{min(taken)}'", param="chat_template_kwargs")
     text = codec.apply_chat_template(
         [message.for_template() for message in messages],
         add_generation_prompt=body.add_generation_prompt is not False and not continue_final_message,
@@ -93,23 +91,19 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
     return PreparedPrompt(await encode(codec, text, add_special_tokens=body.add_special_tokens is True), text)
 
 
-def check_prompt(token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts, *, param: str) -> None:
-    """Refuse a prompt that the model cannot take.
+def check_prompt(token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts) -> None:
+    """Refuse what must not even be echoed; whether a prompt leaves room for output is the engine's to say.
 
     Raises:
-        InvalidRequestError: it is empty or has ids that the model does not know.
-        RequestTooLongError: it leaves no room for one output token (none is needed if ``max_tokens`` is 0).
+        InvalidRequestError: an id is outside the vocabulary.
+        RequestTooLongError: ``max_tokens`` is 0, so that the engine is not asked, and the prompt is too long.
     """
-    if not token_ids:
-        raise InvalidRequestError("The prompt has no tokens", param=param)
-    check_token_ids(token_ids, model, param=param)
-    longest = model.max_model_len if max_tokens == 0 else model.max_model_len - 1
-    if len(token_ids) > longest:
-        wanted = "what the model length leaves" if max_tokens is None else max_tokens
+    check_token_ids(token_ids, model, param="prompt")
+    if max_tokens == 0 and len(token_ids) > model.max_model_len:
         raise RequestTooLongError(
-            f"The prompt has {len(token_ids)} tokens and max_tokens is {wanted}, but --max-model-len is "
-            f"{model.max_model_len}, prompt and output together: a prompt may have at most {longest} tokens",
-            param=param,
+            f"the model length is {model.max_model_len} tokens (--max-model-len), but the prompt has "
+            f"{len(token_ids)} and asks for max_tokens=0",
+            param="prompt",
         )
 
 

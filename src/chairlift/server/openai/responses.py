@@ -34,7 +34,7 @@ class CompletionChoice(msgspec.Struct):
     text: str
     logprobs: None = None
     finish_reason: str | None = None
-    stop_reason: int | str | None | UnsetType = UNSET
+    stop_reason: int | str | UnsetType | None = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -45,7 +45,7 @@ class Completion(msgspec.Struct):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 class ChatMessage(msgspec.Struct):
@@ -91,7 +91,7 @@ class ChatChunkChoice(msgspec.Struct):
     delta: ChatDelta
     logprobs: None = None
     finish_reason: str | None = None
-    stop_reason: int | str | None | UnsetType = UNSET
+    stop_reason: int | str | UnsetType | None = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -102,7 +102,7 @@ class ChatChunk(msgspec.Struct):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 class Model(msgspec.Struct):

@@ -1,9 +1,8 @@
 """From a request body to sampling parameters. Knows nothing of prompts.
 
 How ``max_tokens`` is understood: absent or ``null`` is 16 for completions (OpenAI's default) and what the model length
-leaves for chat. A number above what the model length leaves is lowered to it. A prompt that leaves no room for even
-one token is refused (:mod:`chairlift.server.openai.prompts`). 0 generates nothing: an empty text, or the prompt with
-``echo``, and ``finish_reason`` ``length``.
+leaves for chat. A number above what the model length leaves is lowered to it; a prompt that leaves no room for even
+one token is refused. 0 generates nothing: an empty text, or the prompt with ``echo``, and ``finish_reason`` ``length``.
 """
 
 from typing import Any

@@ -50,7 +50,8 @@ async def write_events(generation: Generation, writer: EventWriter) -> AsyncGene
                 if block := writer.write(deltas):
                     yield block
         yield writer.write_end() + DONE
-    except Exception as error:  # noqa: BLE001 (the status line is sent already, so the client learns it here)
+    except Exception as error:
+        # The status line is sent already, so the client learns of it here.
         if not isinstance(error, ChairliftError):
             logger.exception("stream failed")
         yield event(describe(error)) + DONE

@@ -25,7 +25,9 @@ async def tokenize(request: Request) -> Response:
     context.check_model(body.model)
     codec = context.engine.tokenizer
     token_ids = await _token_ids(body, codec)
-    texts = [codec.decode([token], skip_special_tokens=False) for token in token_ids] if body.return_token_strs else None
+    texts = (
+        [codec.decode([token], skip_special_tokens=False) for token in token_ids] if body.return_token_strs else None
+    )
     tokens = Tokens(len(token_ids), context.engine.model_info.max_model_len, token_ids, texts)
     return Response(encode_json(tokens), media_type="application/json")
 

@@ -1,0 +1,58 @@
+"""Flags made from the settings: one option per field, named, explained and defaulted by it.
+
+Knows nothing of what settings do. A flag that is not given is not passed on, so that the environment and the defaults
+can decide; values are checked where settings are loaded.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from chairlift.config.load import load_settings
+from chairlift.config.settings import SettingInfo, Settings, describe_settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def setting_options(*sections: str, without: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """Add the flags of some sections to a command, which gets them as keyword arguments, ``None`` if not given."""
+
+    def decorate(command: Command) -> Command:
+        infos = [info for info in describe_settings() if info.section in sections and info.name not in without]
+        for info in reversed(infos):
+            command = click.option(
+                *_names(info),
+                info.name,
+                default=None,
+                type=click.Choice(info.choices) if info.choices else info.kind,
+                metavar=None if info.choices or info.kind is bool else _METAVARS[info.kind],
+                help=_help(info),
+            )(command)
+        return command
+
+    return decorate
+
+
+def settings_from(values: Mapping[str, object]) -> Settings:
+    """Settings from flags and the environment.
+
+    Raises:
+        ConfigurationError: a value is not possible.
+    """
+    return load_settings(values)
+
+
+def _names(info: SettingInfo) -> list[str]:
+    if info.kind is bool:
+        return [f"{info.flag}/--no-{info.flag.removeprefix('--')}"]
+    return [info.flag, *info.aliases]
+
+
+def _help(info: SettingInfo) -> str:
+    if info.default is None:
+        return info.help
+    shown = ("on" if info.default else "off") if info.kind is bool else info.default
+    return f"{info.help}  [default: {shown}]"

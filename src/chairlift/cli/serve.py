@@ -1,0 +1,24 @@
+"""``chairlift serve``. Knows nothing of HTTP or scheduling."""
+
+import click
+
+from chairlift.cli.options import setting_options, settings_from
+
+
+@click.command()
+@click.argument("model", required=False)
+@setting_options("model", "cache", "scheduler", "queue", "server", without=("model",))
+def serve(model: str | None, **flags: object) -> int:
+    """Serve MODEL: a Hugging Face folder, a GGUF file or a hub id; the embedded SmolLM2-135M-Instruct if absent.
+
+    Every flag can also be set in the environment, as CHAIRLIFT_MAX_NUM_SEQS for --max-num-seqs. SIGTERM or Ctrl-C
+    takes no new requests and lets running ones end; a second one stops at once.
+    """
+    settings = settings_from({"model": model, **flags})
+
+    from chairlift.engine.async_engine import AsyncEngine
+    from chairlift.observability.logging import configure_logging
+    from chairlift.server.runner import run_server
+
+    configure_logging(settings.server.log_level)
+    return run_server(lambda: AsyncEngine(settings), settings.server, lambda text: click.echo(text))

@@ -1,0 +1,39 @@
+"""What is printed when the server is ready. Knows nothing of the server.
+
+The key itself is never shown: the curl line has a placeholder for the shell to fill in.
+"""
+
+import ipaddress
+import json
+import shlex
+
+_QUESTION = "Why does a chairlift never wait for a group?"
+
+
+def base_url(host: str, port: int) -> str:
+    """Address to reach the server at from the same machine; listening everywhere includes loopback."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"http://{address}:{port}" if address.version == 4 else f"http://[{address}]:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def ready_text(model: str, url: str, *, needs_key: bool) -> str:
+    """Where the server is, and a line to try it with."""
+    body = {"model": model, "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64}
+    words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    line = " ".join(map(shlex.quote, words))
+    if needs_key:
+        line += ' -H "Authorization: Bearer $CHAIRLIFT_API_KEY"'
+    return f"Chairlift serves {model} at {url}\nTry it:\n{line}"

@@ -1,0 +1,172 @@
+"""The life of a serving process: bind, load, serve, drain, leave. Knows nothing of what is served.
+
+::
+
+    bind ──> engine.start ──> serving ──first signal──> draining ──all ended or timeout──> exit 0
+                 │                                         └──second signal──> exit at once, status 1
+                 └──signal──> exit 0
+
+While draining the socket stays open: new requests are answered 503 with Retry-After instead of being cut off.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+
+from chairlift.config.sections import ServerSettings
+from chairlift.errors import ConfigurationError
+from chairlift.server.announce import base_url, is_loopback, ready_text
+from chairlift.server.app import create_app
+from chairlift.server.engine_port import ManagedEngine
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 5
+"""Seconds that answers get to leave the socket once the engine has stopped."""
+
+
+def run_server(make_engine: Callable[[], ManagedEngine], settings: ServerSettings, say: Callable[[str], None]) -> int:
+    """Serve until a signal ends it.
+
+    Args:
+        make_engine: called in the event loop that the engine will live in.
+        settings: the server's section.
+        say: given the address and the line to try, once requests are served.
+
+    Returns:
+        The process's exit status.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+        ChairliftError: the engine could not start.
+    """
+    listener = bind(settings.host, settings.port)
+    loop_factory = uvicorn.Config("").get_loop_factory()
+    with listener, asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_Service(make_engine(), settings, listener, say).run())
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet, so that a port in use shows before a model is loaded.
+
+    Raises:
+        ConfigurationError: the address is unknown or taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on --host {host} --port {port}: {error.strerror}") from None
+    return listener
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn, but signals are the service's, and it says when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, when_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._when_ready = when_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_ready()
+
+
+class _Service:
+    """One run of the state machine drawn above."""
+
+    def __init__(
+        self, engine: ManagedEngine, settings: ServerSettings, listener: socket.socket, say: Callable[[str], None]
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._listener = listener
+        self._say = say
+        self._stop_wanted = asyncio.Event()
+        self._is_forced = False
+        config = uvicorn.Config(
+            create_app(engine, settings),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_LAST_WORDS_S,
+        )
+        self._http = _HttpServer(config, self._announce)
+
+    async def run(self) -> int:
+        """Live once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        _share_log_handlers(self._settings.log_level)
+        stopping = asyncio.ensure_future(self._stop_when_wanted())
+        try:
+            if await self._start_engine():
+                await self._http.serve(sockets=[self._listener])
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+            await self._engine.stop(0.0)
+        return 1 if self._is_forced else 0
+
+    async def _start_engine(self) -> bool:
+        starting = asyncio.ensure_future(self._engine.start())
+        stopped = asyncio.ensure_future(self._stop_wanted.wait())
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if starting.done():
+            starting.result()
+            return not self._stop_wanted.is_set()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return False
+
+    def _announce(self) -> None:
+        host, port = self._listener.getsockname()[:2]
+        has_key = self._settings.api_key is not None
+        if not has_key and not is_loopback(host):
+            logger.warning("anybody who reaches %s port %d may use this server: there is no --api-key", host, port)
+        self._say(ready_text(self._engine.model_info.name, base_url(host, port), needs_key=has_key))
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop_wanted.is_set():
+            logger.warning("%s again: stopping at once", signal.Signals(number).name)
+            self._is_forced = True
+            self._http.force_exit = self._http.should_exit = True
+            return
+        timeout_s = self._settings.shutdown_timeout
+        logger.info("%s: no new requests, running ones get %g s to end", signal.Signals(number).name, timeout_s)
+        self._stop_wanted.set()
+
+    async def _stop_when_wanted(self) -> None:
+        await self._stop_wanted.wait()
+        try:
+            await self._engine.stop(self._settings.shutdown_timeout)
+        finally:
+            self._http.should_exit = True
+
+
+def _share_log_handlers(level: str) -> None:
+    """Write uvicorn's warnings where Chairlift's lines go; what it says at start and end is for debugging."""
+    uvicorn_logger = logging.getLogger("uvicorn")
+    uvicorn_logger.handlers = list(logging.getLogger("chairlift").handlers)
+    uvicorn_logger.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    uvicorn_logger.propagate = False
