@@ -17,6 +17,9 @@ from chairlift.config.settings import SettingInfo, Settings, describe_settings
 Schema = dict[str, Any]
 
 _NOTE = "<!-- Written by `make reference` from the code; do not edit. -->"
+_ARGUMENTS = {"model": "MODEL"}
+"""Settings that are an argument on the command line instead of a flag."""
+
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
@@ -29,7 +32,7 @@ def configuration_page() -> str:
     )
     parts = ["# Configuration", _NOTE, intro]
     for field in fields(Settings):
-        section: type = type(getattr(Settings(), field.name))
+        section = cast("type[object]", type(getattr(Settings(), field.name)))
         rows = [_setting_row(info) for info in describe_settings() if info.section == field.name]
         parts += [f"## {_title(section)}", _first_line(section)]
         parts.append(_table(("Flag and variable", "Takes", "Default", "Meaning"), rows))
@@ -37,7 +40,7 @@ def configuration_page() -> str:
 
 
 def _setting_row(info: SettingInfo) -> tuple[str, ...]:
-    flag = f"--[no-]{info.flag.removeprefix('--')}" if info.kind is bool else info.flag
+    flag = f"--[no-]{info.flag.removeprefix('--')}" if info.kind is bool else _ARGUMENTS.get(info.name, info.flag)
     names = "<br>".join(f"`{name}`" for name in (flag, *info.aliases, info.environment_variable))
     if info.choices:
         takes = ", ".join(f"`{choice}`" for choice in info.choices)
@@ -144,10 +147,10 @@ def _default(schema: Schema) -> str:
 
 def commands_page() -> str:
     """Every command's help text."""
-    from chairlift.cli.main import main as group
+    from chairlift.cli.main import cli
 
     parts = ["# Command line", _NOTE]
-    context = click.Context(group, info_name="chairlift", terminal_width=100, max_content_width=100)
+    context = click.Context(cli, info_name="chairlift", terminal_width=100, max_content_width=100)
     for title, command_context in _walk(context):
         text = command_context.command.get_help(command_context)
         parts += [f"## `{title}`", f"```text\n{text}\n```"]
