@@ -111,7 +111,7 @@ def test_every_fragment_of_news_has_a_known_kind() -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
