@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Quantization
+from transformers import PreTrainedModel
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
 from chairlift.execution.torch_backend.models import load_model
@@ -15,7 +16,7 @@ from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 from chairlift.execution.torch_backend.weights.gguf_file import SUPPORTED_TYPES
 from tests.equivalence.paged_runner import PagedRunner
 from tests.equivalence.tiny_gguf import GGUF_SHAPE, quantized, write_tiny_gguf
-from tests.equivalence.tiny_models import load_reference, random_tokens, reference_logits, tiny_model
+from tests.equivalence.tiny_models import random_tokens, reference_logits, tiny_model
 
 TOKENS = random_tokens(90)
 
@@ -100,10 +101,10 @@ def test_large_tensors_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     assert_same_logits(write_tiny_gguf(tmp_path / "tiny.gguf", model, Quantization.Q4_0), model)
 
 
-def test_transformers_reads_our_gguf_files_alike(tmp_path: Path) -> None:
-    path = resolve_model_source(None).path
-    tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
-    assert_same_logits(ModelSource("gguf", path, path.stem), load_reference(resolve_model_source(None)), tokens, 1e-3)
+@pytest.mark.slow
+def test_embedded_model_is_what_transformers_reads_from_the_same_file(embedded_reference: PreTrainedModel) -> None:
+    tokens = random_tokens(40, vocab_size=49152)
+    assert_same_logits(resolve_model_source(None), embedded_reference, tokens, atol=1e-3)
 
 
 @pytest.mark.parametrize("quantization", [Quantization.Q4_K, Quantization.Q6_K], ids=["Q4_K", "Q6_K"])
