@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,7 +35,7 @@ def chat(model: str | None, base_url: str | None, api_key: str | None, system: s
     with open_backend(settings, base_url, sampling) as backend:
         is_terminal = sys.stdin.isatty()
         if is_terminal:
-            import readline  # noqa: F401 (importing it gives the prompt editing and a history)
+            import_module("readline")  # gives the prompt editing and a history
 
             click.echo(f"{backend.model}. {_HELP}")
         Conversation(backend, system, _prompt if is_terminal else _read_line).run()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractContextManager, contextmanager
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import httpx
@@ -50,7 +51,7 @@ class HttpBackend:
         body = {"model": self.model, "messages": messages, "stream": True, **self._sampling}
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code != httpx.codes.OK:
+                if response.status_code != HTTPStatus.OK:
                     raise InvalidRequestError(_error_message(response.read(), response.status_code))
                 for line in response.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
@@ -87,8 +88,6 @@ class EngineBackend:
     def answer(self, messages: Messages) -> Generator[str]:
         """Stream from the engine."""
         codec = self._engine.tokenizer
-        if not codec.has_chat_template:
-            raise InvalidRequestError("this model has no chat template; give one with --chat-template")
         token_ids = codec.encode(codec.apply_chat_template(messages), add_special_tokens=False)
         stream: TokenStream = self._portal.call(self._engine.submit, token_ids, self._sampling)
         try:
@@ -134,7 +133,7 @@ def _first_model(client: httpx.Client) -> str:
         response = client.get("/v1/models")
     except httpx.HTTPError as error:
         raise EngineUnavailableError(f"no server answers at {client.base_url}: {error}") from None
-    if response.status_code != httpx.codes.OK:
+    if response.status_code != HTTPStatus.OK:
         raise InvalidRequestError(_error_message(response.content, response.status_code))
     models: list[dict[str, str]] = response.json()["data"]
     if not models:

@@ -1,5 +1,6 @@
 """The lines that ``chairlift generate`` reads and writes. Knows nothing of engines or files."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ class PromptLine(msgspec.Struct, forbid_unknown_fields=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
 
-    def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
+    def sampling(self, defaults: Mapping[str, Any]) -> SamplingParams:
         """Sampling parameters: what the line says, else the defaults.
 
         Raises:

@@ -78,7 +78,5 @@ async def _last_deltas(engine: Engine, token_ids: list[int], sampling: SamplingP
 def _token_ids(engine: Engine, line: PromptLine) -> list[int]:
     codec = engine.tokenizer
     if line.messages is not None:
-        if not codec.has_chat_template:
-            raise InvalidRequestError("this model has no chat template: use prompt, or give --chat-template")
         return codec.encode(codec.apply_chat_template(line.messages), add_special_tokens=False)
     return codec.encode(line.prompt) if isinstance(line.prompt, str) else line.prompt or []

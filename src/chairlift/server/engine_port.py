@@ -32,11 +32,6 @@ class ModelFacts(Protocol):
 class TextCodec(Protocol):
     """Text to token ids and back, and chat messages to text."""
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether :meth:`apply_chat_template` can work."""
-        ...
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
         ...
@@ -48,12 +43,17 @@ class TextCodec(Protocol):
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **kwargs: object,
+        **variables: Any,
     ) -> str:
-        """One prompt text for a conversation. Raises :class:`~chairlift.errors.InvalidRequestError`."""
+        """One prompt text for a conversation, to be encoded without special tokens.
+
+        Raises:
+            InvalidRequestError: the model has no template, or it refuses these messages.
+        """
         ...
 
 

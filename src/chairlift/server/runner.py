@@ -46,7 +46,7 @@ def run_server(make_engine: Callable[[], ManagedEngine], settings: ServerSetting
         ChairliftError: the engine could not start.
     """
     listener = bind(settings.host, settings.port)
-    loop_factory = uvicorn.Config("").get_loop_factory()
+    loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()
     with listener, asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_Service(make_engine(), settings, listener, say).run())
 

@@ -70,10 +70,6 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
     Raises:
         InvalidRequestError: the model has no chat template, or the template cannot take these messages.
     """
-    if not codec.has_chat_template:
-        raise InvalidRequestError(
-            "This model has no chat template; use /v1/completions, or start the server with --chat-template"
-        )
     continue_final_message = body.continue_final_message is True
     if continue_final_message and body.add_generation_prompt:
         raise InvalidRequestError(
