@@ -3,7 +3,7 @@
 Knows nothing of its parts until a name is asked for: ``import chairlift`` loads no model library.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def __dir__() -> list[str]:
 
 
 def _installed_version() -> str:
+    from importlib import metadata  # costs more than all of the core
+
     try:
         return metadata.version("chairlift")
     except metadata.PackageNotFoundError:  # run from a source tree that is on the path but not installed

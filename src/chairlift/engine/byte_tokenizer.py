@@ -12,7 +12,7 @@ A chat ``[{"role": "user", "content": "hi"}]`` becomes ``<|user|>hi<|end|><|assi
 """
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chairlift.errors import InvalidRequestError
@@ -65,24 +65,25 @@ class ByteTokenizer:
 
     def apply_chat_template(
         self,
-        messages: Iterable[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
+        /,
         *,
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
-        **kwargs: Any,
+        **variables: Any,
     ) -> str:
         """Return the chat as one text."""
-        del kwargs
+        del variables
         parts: list[str] = []
         for message in messages:
-            role = f"<|{message['role']}|>"
+            role = f"<|{message.get('role')}|>"
             if role not in SPECIAL_TEXTS.values():
-                raise InvalidRequestError(f"role must be one of system, user, assistant, tool, got {message['role']!r}")
+                raise InvalidRequestError(f"role must be system, user, assistant or tool, got {message.get('role')!r}")
             parts.append(f"{role}{message.get('content') or ''}{SPECIAL_TEXTS[END_ID]}")
         text = "".join(parts)
         if continue_final_message:
             return text.removesuffix(SPECIAL_TEXTS[END_ID])
-        return text + "<|assistant|>" if add_generation_prompt else text
+        return text if add_generation_prompt is False else text + "<|assistant|>"
 
     def detokenizer(self, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> "ByteDetokenizer":
         """Return a detokenizer for the output that follows the prompt."""

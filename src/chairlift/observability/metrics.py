@@ -97,7 +97,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("chairlift_step_duration_seconds", "histogram", "seconds", "Time of one step.", buckets=_STEP_S),
     Metric(
-        "chairlift_step_tokens", "histogram", "tokens", "Tokens computed in one step, padding left out.",
+        "chairlift_step_tokens",
+        "histogram",
+        "tokens",
+        "Tokens computed in one step, padding left out.",
         buckets=_STEP_TOKENS,
     ),
     Metric(

@@ -1,0 +1,279 @@
+"""The engine as the server sees it: submit a prompt, read a stream, be told the truth about its health.
+
+Knows nothing of HTTP. Runs in one event loop, with the engine in a process of its own.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry
+
+from chairlift.config.settings import Settings
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.build import locate_model, pin_model
+from chairlift.engine.end_tokens import end_tokens
+from chairlift.engine.messages import (
+    AddRequest,
+    CacheReset,
+    Choice,
+    Inbound,
+    ModelInfo,
+    Outbound,
+    ResetPrefixCache,
+    StepDone,
+    Verdict,
+    Verdicts,
+)
+from chairlift.engine.remote_errors import to_error
+from chairlift.engine.seeds import SeedSource
+from chairlift.engine.session import RequestSession, RequestStream
+from chairlift.engine.supervisor import Supervisor
+from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
+from chairlift.engine.validation import check_request
+from chairlift.errors import ChairliftError, DrainingError, EngineUnavailableError
+from chairlift.observability.metrics import Metrics
+from chairlift.observability.recorder import Recorder
+
+_logger = logging.getLogger(__name__)
+
+
+class AsyncEngine:
+    """Serves one model; create it, ``await start()``, submit, ``await stop()``.
+
+    Args:
+        settings: what the user chose.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.recorder = Recorder(self.metrics)
+        self._tokenizer: EngineTokenizer | None = None
+        self._info: ModelInfo | None = None
+        self._supervisor: Supervisor | None = None
+        self._is_draining = False
+        self._sessions: dict[int, RequestSession] = {}
+        self._all_done = asyncio.Event()
+        self._request_ids = itertools.count()
+        self._seeds = SeedSource(settings.model.seed)
+        self._resets: list[asyncio.Future[bool]] = []
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The registry of this engine's metrics."""
+        return self.metrics.registry
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine process serves."""
+        return self._supervisor is not None and self._supervisor.is_ready
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether :meth:`stop` was called: no new requests."""
+        return self._is_draining
+
+    @property
+    def num_unfinished(self) -> int:
+        """Choices that have not ended."""
+        return len(self._sessions)
+
+    @property
+    def engine_process_id(self) -> int | None:
+        """Process id of the engine; ``None`` while it is down."""
+        return self._supervisor.process_id if self._supervisor is not None else None
+
+    @property
+    def tokenizer(self) -> EngineTokenizer:
+        """The model's tokenizer; after :meth:`start`."""
+        if self._tokenizer is None:
+            raise EngineUnavailableError("the engine has not been started")
+        return self._tokenizer
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What is served, and what fits; after :meth:`start`."""
+        if self._info is None:
+            raise EngineUnavailableError("the engine has not been started")
+        return self._info
+
+    async def start(self) -> None:
+        """Load the tokenizer, start the engine process and wait until it is ready.
+
+        Raises:
+            ModelLoadError, ConfigurationError: the model cannot be served like this.
+            EngineUnavailableError: the process died while starting.
+        """
+        source = await asyncio.to_thread(locate_model, self.settings)
+        self._tokenizer = await asyncio.to_thread(build_tokenizer, source, self.settings.model.chat_template)
+        self._supervisor = Supervisor(pin_model(self.settings, source), self)
+        await self._supervisor.start()
+
+    async def stop(self, drain_timeout_s: float = 0.0) -> None:
+        """Take no new requests, give running ones so long to end, abort the rest, and end the process."""
+        self._is_draining = True
+        if self._sessions and self.is_healthy and drain_timeout_s > 0:
+            self._all_done.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_done.wait(), drain_timeout_s)
+        if self._sessions:
+            _logger.warning("%d requests had not ended in time and are aborted", len(self._sessions))
+        for session in self._unfinished_sessions():
+            session.abort()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        self.recorder.engine_down()
+
+    async def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str | None = None,
+        label: str | None = None,
+    ) -> RequestStream:
+        """Hand a prompt to the engine, and return the stream of its choices once it was accepted.
+
+        ``label`` is the client's name for the request; it need not be unique and decides nothing. Cancelling the call
+        aborts the request.
+
+        Raises:
+            InvalidRequestError: the request can never be served.
+            OverloadedError: the queue is full.
+            DrainingError: the engine is shutting down.
+            EngineUnavailableError: the engine process is down, or died before it accepted.
+        """
+        arrival_ns = time.monotonic_ns()
+        self.recorder.received(sampling.n)
+        try:
+            if self._is_draining:
+                raise DrainingError("the server is shutting down and takes no new requests")
+            check_request(prompt_token_ids, sampling, self.model_info)
+            seeds = self._seeds.choice_seeds(sampling.seed, sampling.n)
+            message = self._message(prompt_token_ids, sampling, seeds, priority, tenant, cache_salt)
+            self._send(message)
+        except ChairliftError:
+            self.recorder.finished("rejected", num_choices=sampling.n)
+            raise
+        session = RequestSession(message.choices, prompt_token_ids, sampling, self, arrival_ns)
+        self._sessions.update((choice.request_id, session) for choice in message.choices)
+        try:
+            await session.wait_accepted()
+        except asyncio.CancelledError:
+            session.abort()
+            raise
+        return RequestStream(session, label)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. False, and nothing done, while any request is alive.
+
+        Raises:
+            EngineUnavailableError: the engine process is down.
+        """
+        self._send(ResetPrefixCache())
+        reset: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._resets.append(reset)
+        return await reset
+
+    # What sessions ask for.
+
+    def tell(self, message: Inbound) -> None:
+        """Send a message, if there is an engine to read it."""
+        with contextlib.suppress(EngineUnavailableError):
+            self._send(message)
+
+    def release(self, request_id: int) -> None:
+        """Forget a choice that has ended."""
+        self._sessions.pop(request_id, None)
+        if not self._sessions:
+            self._all_done.set()
+
+    # What the supervisor reports.
+
+    def engine_ready(self, info: ModelInfo, *, is_restart: bool) -> None:
+        """An engine process serves."""
+        self._info = info
+        self.recorder.engine_ready(is_restart=is_restart)
+
+    def engine_said(self, message: Outbound) -> None:
+        """A message came."""
+        match message:
+            case StepDone():
+                self._take_step(message)
+            case Verdicts():
+                for verdict in message.verdicts:
+                    self._take_verdict(verdict)
+            case CacheReset():
+                self._settle_reset(message.done)
+            case _:
+                _logger.error("unexpected message from the engine: %s", type(message).__name__)
+
+    def engine_lost(self, error: ChairliftError) -> None:
+        """The engine process died: every stream ends with the error."""
+        self.recorder.engine_down()
+        for session in self._unfinished_sessions():
+            session.fail(EngineUnavailableError(error.message))
+        while self._resets:
+            self._settle_reset(done=False)
+
+    # Inside.
+
+    def _message(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seeds: Sequence[int],
+        priority: int,
+        tenant: str,
+        cache_salt: str | None,
+    ) -> AddRequest:
+        return AddRequest(
+            choices=tuple(Choice(next(self._request_ids), seed) for seed in seeds),
+            prompt_token_ids=tuple(prompt_token_ids),
+            sampling=sampling,
+            stop_token_ids=end_tokens(sampling, self.model_info.eos_token_ids),
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+        )
+
+    def _send(self, message: Inbound) -> None:
+        if self._supervisor is None:
+            raise EngineUnavailableError("the engine has not been started")
+        self._supervisor.send(message)
+
+    def _unfinished_sessions(self) -> list[RequestSession]:
+        return list({id(session): session for session in self._sessions.values()}.values())
+
+    def _take_verdict(self, verdict: Verdict) -> None:
+        session = self._sessions.get(verdict.request_id)
+        if session is None:
+            return
+        if verdict.error is None:
+            session.accepted()
+        else:
+            session.rejected(to_error(verdict))
+
+    def _take_step(self, message: StepDone) -> None:
+        now_ns = time.monotonic_ns()
+        for update in message.updates:
+            session = self._sessions.get(update.request_id)
+            if session is None:
+                continue  # ended on this side meanwhile
+            try:
+                session.apply(update, now_ns)
+            except Exception:  # a fault in one request's text must not end the others
+                _logger.exception("the output of a request could not be processed")
+                session.fail(EngineUnavailableError("the output of this request could not be processed"))
+        self.recorder.step(message.stats)
+
+    def _settle_reset(self, done: bool) -> None:
+        reset = self._resets.pop(0)
+        if not reset.done():
+            reset.set_result(done)

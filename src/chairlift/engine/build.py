@@ -1,0 +1,123 @@
+"""The composition root: from settings to a model, an executor, a scheduler and the loop around them.
+
+Knows nothing of processes. The only module that names concrete executors.
+"""
+
+from dataclasses import dataclass, replace
+
+from chairlift.config.model_source import ModelSource, resolve_model_source
+from chairlift.config.resolve import resolve_configs
+from chairlift.config.settings import Settings
+from chairlift.core.ports import EventSink, Executor
+from chairlift.core.scheduler import Scheduler
+from chairlift.core.stepper import Stepper
+from chairlift.engine import fake_model
+from chairlift.engine.byte_tokenizer import ByteTokenizer
+from chairlift.engine.engine_events import EngineEvents
+from chairlift.engine.messages import ModelInfo
+from chairlift.engine.runner import EngineRunner
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """A runner, and the executor that whoever built it must close."""
+
+    runner: EngineRunner
+    executor: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedModel:
+    executor: Executor
+    num_pages: int
+    max_model_len: int
+    dtype: str
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    description: str
+
+
+def locate_model(settings: Settings) -> ModelSource | None:
+    """Find the model's files, downloading them if they are on a hub; ``None`` for the fake executor, which has none.
+
+    Raises:
+        ModelLoadError: there is no such model.
+    """
+    return None if settings.model.executor == "fake" else resolve_model_source(settings.model.model)
+
+
+def pin_model(settings: Settings, source: ModelSource | None) -> Settings:
+    """Return settings that name the files found, so that another process serves the very same ones."""
+    if source is None:
+        return settings
+    name = settings.model.served_model_name or source.name
+    return replace(settings, model=replace(settings.model, model=str(source.path), served_model_name=name))
+
+
+def build_engine(
+    settings: Settings, source: ModelSource | None, *, is_offline: bool = False, events: EventSink | None = None
+) -> BuiltEngine:
+    """Load the model and put the engine around it.
+
+    Raises:
+        ModelLoadError: the model cannot be served.
+        ConfigurationError: the settings cannot work with it.
+    """
+    loaded = _load_fake(settings) if source is None else _load_torch(settings, source, is_offline=is_offline)
+    scheduler_config, cache_config = resolve_configs(
+        settings, max_model_len=loaded.max_model_len, num_pages=loaded.num_pages, is_offline=is_offline
+    )
+    engine_events = EngineEvents(scheduler_config, cache_config, events)
+    scheduler = Scheduler(scheduler_config, cache_config, events=engine_events)
+    stepper = Stepper(scheduler, loaded.executor, settings.scheduler.pipeline_depth)
+    info = ModelInfo(
+        name=settings.model.served_model_name or (fake_model.NAME if source is None else source.name),
+        max_model_len=loaded.max_model_len,
+        num_pages=loaded.num_pages,
+        page_size=cache_config.page_size,
+        dtype=loaded.dtype,
+        vocab_size=loaded.vocab_size,
+        eos_token_ids=loaded.eos_token_ids,
+        max_num_seqs=scheduler_config.max_num_seqs,
+        max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
+        description=loaded.description,
+    )
+    return BuiltEngine(EngineRunner(scheduler, stepper, engine_events, settings.queue, info), loaded.executor)
+
+
+def _load_fake(settings: Settings) -> _LoadedModel:
+    page_size = settings.cache.page_size
+    num_pages = fake_model.pool_size(settings.cache)
+    return _LoadedModel(
+        executor=fake_model.build_executor(num_pages, page_size),
+        num_pages=num_pages,
+        max_model_len=settings.model.max_model_len or fake_model.MAX_MODEL_LEN,
+        dtype="float32",
+        vocab_size=ByteTokenizer.vocab_size,
+        eos_token_ids=ByteTokenizer.eos_token_ids,
+        description="toy model without weights",
+    )
+
+
+def _load_torch(settings: Settings, source: ModelSource, *, is_offline: bool) -> _LoadedModel:
+    from chairlift.execution.torch_backend.build import build_executor
+
+    # The configs need the model's length, and the executor needs the step's size: with any length the size is the same.
+    scheduler, _ = resolve_configs(settings, max_model_len=1, num_pages=1, is_offline=is_offline)
+    built = build_executor(
+        source,
+        settings.model,
+        settings.cache,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        pipeline_depth=settings.scheduler.pipeline_depth,
+    )
+    return _LoadedModel(
+        executor=built.executor,
+        num_pages=built.num_pages,
+        max_model_len=built.max_model_len,
+        dtype=built.dtype,
+        vocab_size=built.vocab_size,
+        eos_token_ids=built.eos_token_ids,
+        description=built.description,
+    )

@@ -1,0 +1,61 @@
+"""What the engine process makes of the scheduler's events: queue times for the metrics, and a warning at preemption.
+
+Knows nothing of the scheduler's state.
+"""
+
+import logging
+
+from chairlift.config.resolved import CacheConfig, SchedulerConfig
+from chairlift.core.events import Admitted, Event, Finished, Preempted, Queued
+from chairlift.core.ports import EventSink
+from chairlift.observability.logging import RateLimitedWarning
+
+_logger = logging.getLogger(__name__)
+
+
+class EngineEvents:
+    """The engine's own event sink; passes every event on to ``also``, if there is one."""
+
+    def __init__(self, scheduler: SchedulerConfig, cache: CacheConfig, also: EventSink | None = None) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._also = also
+        self._queued_ns: dict[int, int] = {}
+        self._queue_times_ns: list[int] = []
+        self._warning = RateLimitedWarning(_logger)
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        match event:
+            case Queued():
+                self._queued_ns[event.request_id] = event.now_ns
+            case Admitted(is_resume=False):
+                self._queue_times_ns.append(event.now_ns - self._queued_ns.pop(event.request_id))
+            case Finished():
+                self._queued_ns.pop(event.request_id, None)
+            case Preempted():
+                self._warn(event)
+            case _:
+                pass
+        if self._also is not None:
+            self._also.emit(event)
+
+    def take_queue_times_ns(self) -> tuple[int, ...]:
+        """Remove and return how long each request waited that was admitted since the last call."""
+        if not self._queue_times_ns:
+            return ()
+        queue_times_ns = tuple(self._queue_times_ns)
+        self._queue_times_ns.clear()
+        return queue_times_ns
+
+    def _warn(self, event: Preempted) -> None:
+        self._warning.warn(
+            event.now_ns,
+            "KV pages ran out: request %d lost the KV of %d tokens, which will be computed again. If this happens "
+            "often, lower --max-num-seqs (now %d) or raise --kv-cache-memory (now %d pages, %d tokens)",
+            event.request_id,
+            event.num_lost_tokens,
+            self._scheduler.max_num_seqs,
+            self._cache.num_pages,
+            self._cache.num_token_slots,
+        )

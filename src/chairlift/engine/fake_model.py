@@ -1,0 +1,47 @@
+"""The toy model behind ``--executor fake``: lower-case words that depend on the whole prompt and on the seed.
+
+Knows nothing of settings beyond the size of the pool. About one token in 128 is the end token.
+"""
+
+from collections.abc import Sequence
+
+from chairlift.config.sections import CacheSettings
+from chairlift.config.sizes import parse_bytes
+from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
+from chairlift.errors import ConfigurationError
+from chairlift.execution.fake import FakeExecutor, next_token
+
+NAME = "fake"
+MAX_MODEL_LEN = 2048
+KV_BYTES_PER_TOKEN = 1024
+"""So that ``--kv-cache-memory`` sizes the pool here too; it is arithmetic, no memory of that size."""
+
+_DEFAULT_KV_MEMORY = "64MiB"
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz     "
+_NUM_OUTCOMES = 128
+
+
+def readable_token(context: Sequence[int], vocab_size: int, seed: int) -> int:
+    """Return the token that follows a context: a letter or space of the byte vocabulary, or the end token."""
+    del vocab_size
+    outcome = next_token(context, _NUM_OUTCOMES, seed)
+    return END_ID if outcome == 0 else _LETTERS[outcome % len(_LETTERS)]
+
+
+def pool_size(cache: CacheSettings) -> int:
+    """Return how many pages ``--kv-cache-memory`` stands for.
+
+    Raises:
+        ConfigurationError: not even one.
+    """
+    memory = cache.kv_cache_memory or _DEFAULT_KV_MEMORY
+    page_bytes = KV_BYTES_PER_TOKEN * cache.page_size
+    num_pages = parse_bytes(memory, setting="--kv-cache-memory") // page_bytes
+    if num_pages < 1:
+        raise ConfigurationError(f"--kv-cache-memory is {memory}, but one page of the toy model has {page_bytes} bytes")
+    return num_pages
+
+
+def build_executor(num_pages: int, page_size: int) -> FakeExecutor:
+    """Return the executor of the toy model."""
+    return FakeExecutor(num_pages, page_size, vocab_size=ByteTokenizer.vocab_size, model=readable_token)

@@ -1,0 +1,130 @@
+"""The engine's loop: drain the inbox, run a step, report it; sleep when there is nothing to run.
+
+Knows nothing of sockets: messages come and go through two callables.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from chairlift.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    CacheReset,
+    FinishRequest,
+    Outbound,
+    ResetPrefixCache,
+    Shutdown,
+    StepDone,
+    Verdict,
+    Verdicts,
+    decode_inbound,
+)
+from chairlift.engine.runner import EngineRunner, to_step_done
+
+MAX_MESSAGES_PER_STEP = 1024
+"""However many messages wait, a step is never delayed by more than these."""
+
+_STALLED_POLL_MS = 100
+
+_logger = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Drives a runner.
+
+    Args:
+        runner: the engine.
+        receive: returns the next message, waiting for it at most so many milliseconds (``None``: for ever).
+        send: sends a message; may block while its reader is far behind.
+        clock: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        runner: EngineRunner,
+        receive: Callable[[int | None], bytes | None],
+        send: Callable[[Outbound], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._runner = runner
+        self._receive = receive
+        self._send = send
+        self._clock = clock
+        self._verdicts: list[Verdict] = []
+        self._is_stopping = False
+        self._is_stalled = False
+
+    def run(self) -> None:
+        """Run until a :class:`~chairlift.engine.messages.Shutdown` arrives. Raises what the executor raises."""
+        while True:
+            self._drain_inbox()
+            if self._is_stopping:
+                break
+            outcome = self._runner.step(self._clock())
+            if outcome is not None:
+                self._is_stalled = False
+                self._send(to_step_done(outcome, self._runner.stats(outcome)))
+            else:
+                self._rest()
+        self._runner.drain()
+
+    def _drain_inbox(self) -> None:
+        """Take all messages that are there, and answer the requests among them in one message.
+
+        Waits for the first one if nothing runs.
+        """
+        timeout_ms = self._idle_timeout_ms()
+        for _ in range(MAX_MESSAGES_PER_STEP):
+            data = self._receive(timeout_ms)
+            if data is None:
+                break
+            self._handle(data)
+            timeout_ms = 0
+            if self._is_stopping:
+                break
+        if self._verdicts:
+            self._send(Verdicts(tuple(self._verdicts)))
+            self._verdicts.clear()
+
+    def _idle_timeout_ms(self) -> int | None:
+        if not self._runner.has_unfinished:
+            return None
+        return _STALLED_POLL_MS if self._is_stalled else 0
+
+    def _handle(self, data: bytes) -> None:
+        try:
+            message = decode_inbound(data)
+        except msgspec.DecodeError:
+            _logger.exception("a message was not understood and is dropped")
+            return
+        match message:
+            case AddRequest():
+                self._verdicts.append(self._runner.add(message, self._clock()))
+            case AbortRequests():
+                self._runner.abort(message.request_ids, self._clock())
+            case FinishRequest():
+                self._runner.finish(message.request_id, message.keep_tokens, self._clock())
+            case ResetPrefixCache():
+                self._send(CacheReset(self._runner.reset_prefix_cache()))
+            case Shutdown():
+                self._is_stopping = True
+            case _:
+                assert_never(message)
+
+    def _rest(self) -> None:
+        """Nothing could run: report the state as it is left, and check it while there is time."""
+        if not self._runner.has_unfinished:
+            self._send(StepDone((), self._runner.stats()))
+            violations = self._runner.find_violations()
+            if violations:
+                _logger.error(
+                    "the scheduler's state contradicts itself: %s\n%s",
+                    "; ".join(violations),
+                    self._runner.describe_state(),
+                )
+        elif not self._is_stalled:
+            self._is_stalled = True
+            _logger.error("requests are alive but no step can be planned: %s", self._runner.describe_state())

@@ -1,0 +1,71 @@
+"""The forms in which callers of the offline ``LLM`` may write a prompt.
+
+Knows nothing of generation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.errors import InvalidRequestError
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
+
+_FORMS = 'text, a list of token ids, {"prompt": text} or {"prompt_token_ids": ids}'
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt as tokens; ``text`` is ``None`` if it came as tokens."""
+
+    text: str | None
+    token_ids: tuple[int, ...]
+
+
+def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts one by one. A list of integers is one prompt, any other list holds several."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [cast("Sequence[int]", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def encode_prompt(prompt: Prompt, encode: Callable[[str], list[int]]) -> EncodedPrompt:
+    """Turn one prompt into tokens.
+
+    Raises:
+        InvalidRequestError: it has none of the known forms.
+    """
+    if isinstance(prompt, Mapping):
+        known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+        if not known or set(prompt) - {"prompt_token_ids", "prompt"}:
+            raise InvalidRequestError(f"a prompt must be {_FORMS}, got keys {sorted(prompt)}", param="prompt")
+        return encode_prompt(prompt[known[0]], encode)
+    if isinstance(prompt, str):
+        return EncodedPrompt(prompt, tuple(encode(prompt)))
+    if isinstance(prompt, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may pass anything)
+        return EncodedPrompt(None, tuple(prompt))
+    raise InvalidRequestError(f"a prompt must be {_FORMS}, got {type(prompt).__name__}", param="prompt")
+
+
+def match_sampling(
+    sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    """Return one set of choices per prompt, from one for all or from one each.
+
+    Raises:
+        InvalidRequestError: there are more or fewer of them than prompts.
+    """
+    if sampling_params is None:
+        sampling_params = SamplingParams()
+    if isinstance(sampling_params, SamplingParams):
+        return [sampling_params] * num_prompts
+    if len(sampling_params) != num_prompts:
+        raise InvalidRequestError(
+            f"there are {num_prompts} prompts and {len(sampling_params)} sampling_params; give one for all or one each",
+            param="sampling_params",
+        )
+    return list(sampling_params)

@@ -1,0 +1,86 @@
+"""Refuses requests that can never be served, before anything is sent to the engine.
+
+Knows nothing of HTTP: errors name the request field, as the server and the offline ``LLM`` both want it. The scheduler
+refuses impossible lengths on its own too; here the caller hears of it without a round trip, and nothing huge travels.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.errors import InvalidRequestError, RequestTooLongError
+
+
+class Limits(Protocol):
+    """The part of :class:`~chairlift.engine.messages.ModelInfo` that limits a request."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of one request at most, prompt and output."""
+        ...
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages in all."""
+        ...
+
+    @property
+    def page_size(self) -> int:
+        """Token slots in a page."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        ...
+
+
+def check_request(prompt_token_ids: Sequence[int], sampling: SamplingParams, limits: Limits) -> None:
+    """Refuse a request that this engine can never serve.
+
+    A prompt needs room for at least one output token. More ``max_tokens`` than fit are no error: generation ends with
+    ``length`` where the room ends.
+
+    Raises:
+        InvalidRequestError: no prompt, unknown token ids, or sampling choices that contradict each other.
+        RequestTooLongError: the prompt does not fit in the model length or in the KV memory.
+    """
+    _check_sampling(sampling, limits)
+    _check_prompt_length(len(prompt_token_ids), sampling, limits)
+    _check_token_ids(prompt_token_ids, limits.vocab_size, param="prompt")
+
+
+def _check_sampling(sampling: SamplingParams, limits: Limits) -> None:
+    if sampling.max_tokens == 0:
+        raise InvalidRequestError("max_tokens must be at least 1 to generate, got 0", param="max_tokens")
+    if sampling.stop and not sampling.detokenize:
+        raise InvalidRequestError("stop strings need detokenize=True: without text none can be found", param="stop")
+    _check_token_ids(sampling.stop_token_ids, limits.vocab_size, param="stop_token_ids")
+
+
+def _check_prompt_length(num_tokens: int, sampling: SamplingParams, limits: Limits) -> None:
+    if num_tokens == 0:
+        raise InvalidRequestError("the prompt must have at least 1 token, got 0", param="prompt")
+    asked = "as many output tokens as fit" if sampling.max_tokens is None else f"max_tokens={sampling.max_tokens}"
+    if num_tokens + 1 > limits.max_model_len:
+        raise RequestTooLongError(
+            f"the model length is {limits.max_model_len} tokens (--max-model-len), but the prompt has {num_tokens} "
+            f"and asks for {asked}: at least one output token must fit beside the prompt",
+            param="prompt",
+        )
+    num_token_slots = limits.num_pages * limits.page_size
+    if num_tokens > num_token_slots:
+        raise RequestTooLongError(
+            f"the KV memory holds {num_token_slots} tokens (--kv-cache-memory), but the prompt has {num_tokens} "
+            f"and asks for {asked}",
+            param="prompt",
+        )
+
+
+def _check_token_ids(token_ids: Sequence[int], vocab_size: int, *, param: str) -> None:
+    if all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in token_ids):
+        return
+    wrong = next(token_id for token_id in token_ids if type(token_id) is not int or not 0 <= token_id < vocab_size)
+    raise InvalidRequestError(
+        f"{param} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {wrong!r}", param=param
+    )
