@@ -114,9 +114,10 @@ class OfflineRun:
 
     def close(self) -> None:
         """End what has not ended; afterwards the engine is idle."""
-        self._runner.abort(tuple(self._live), time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._runner.abort(tuple(self._live), now_ns)
         self._live.clear()
-        self._runner.drain()
+        self._runner.settle(now_ns)
 
     @property
     def stats(self) -> RunStats:

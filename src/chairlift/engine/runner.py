@@ -83,6 +83,12 @@ class EngineRunner:
         """Commit the steps in flight without planning more."""
         return self._stepper.drain()
 
+    def settle(self, now_ns: int) -> None:
+        """After the last request ended: commit what is in flight, and let the pages of its batch return."""
+        self._stepper.drain()
+        while self._stepper.step(now_ns) is not None:
+            pass
+
     def fail_all(self) -> list[int]:
         """The executor broke: end every request, and return their ids."""
         self._stepper.reset()
