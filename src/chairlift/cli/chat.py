@@ -1,6 +1,7 @@
 """``chairlift chat``: the conversation in the terminal. Knows nothing of who answers."""
 
 import sys
+import unicodedata
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ class Conversation:
 
 def printable(text: str) -> str:
     """Text without control characters, so that an answer cannot send commands to the terminal."""
-    return "".join(char for char in text if char in "\n\t" or char.isprintable())
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
 
 
 def _prompt() -> str:

@@ -1,0 +1,37 @@
+import json
+import shlex
+
+import pytest
+
+from chairlift.server.announce import base_url, is_loopback, ready_text
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+        ("box", "http://box:80"),
+    ],
+)
+def test_the_address_can_be_reached_from_the_same_machine(host: str, url: str) -> None:
+    assert base_url(host, 80) == url
+
+
+def test_the_line_to_try_is_what_a_shell_understands() -> None:
+    text = ready_text("it's a model", "http://127.0.0.1:8000", needs_key=False)
+    words = shlex.split(text.splitlines()[-1])
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert json.loads(words[words.index("-d") + 1])["model"] == "it's a model"
+    assert "Authorization" not in text
+
+
+def test_a_key_is_left_to_the_shell() -> None:
+    assert ready_text("m", "http://x:1", needs_key=True).endswith('-H "Authorization: Bearer $CHAIRLIFT_API_KEY"')
+
+
+def test_only_loopback_is_private() -> None:
+    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
+    assert not is_loopback("0.0.0.0") and not is_loopback("10.0.0.1") and not is_loopback("example.org")

@@ -1,0 +1,123 @@
+import re
+
+import pytest
+
+from chairlift.config.sections import ServerSettings
+from chairlift.errors import ConfigurationError
+from tests.unit.server.stub_engine import StubEngine, post, request
+
+KEY = ServerSettings(api_key="sésame")
+
+
+def bearer(key: str, scheme: str = "Bearer") -> dict:
+    return {"Authorization": f"{scheme} {key}".encode()}
+
+
+def test_health_follows_the_engine() -> None:
+    assert request("GET", "/health").json() == {"status": "ok"}
+    down = request("GET", "/health", engine=StubEngine(is_healthy=False))
+    assert (down.status_code, down.json()["error"]["type"]) == (503, "engine_unavailable")
+    draining = request("GET", "/health", engine=StubEngine(is_draining=True))
+    assert draining.status_code == 503
+    assert int(draining.headers["retry-after"]) > 0
+
+
+def test_metrics_are_the_engines() -> None:
+    response = request("GET", "/metrics")
+    assert response.text == "stub_metric 1\n"
+    assert response.headers["content-type"].startswith("text/plain; version=")
+
+
+def test_models_are_listed_and_found_by_name() -> None:
+    engine = StubEngine()
+    engine.model_info.name = "org/model"
+    listed = request("GET", "/v1/models", engine=engine).json()
+    assert (listed["object"], [model["id"] for model in listed["data"]]) == ("list", ["org/model"])
+    assert request("GET", "/v1/models/org/model", engine=engine).json()["max_model_len"] == 64
+    assert request("GET", "/v1/models/org", engine=engine).status_code == 404
+
+
+def test_what_is_not_there_is_answered_in_the_same_shape() -> None:
+    missing = request("GET", "/v1/nothing")
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+    wrong = request("GET", "/v1/completions")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert "GET" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/v1/nothing", "/tokenize", "/detokenize", "/nope"])
+def test_every_other_path_needs_the_key(path: str) -> None:
+    for headers in ({}, bearer("wrong"), bearer("sésame", "Basic"), bearer(""), {"Authorization": "sésame".encode()}):
+        response = request("GET", path, server=KEY, headers=headers)
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert "sésame" not in response.text
+    assert request("GET", path, server=KEY, headers=bearer("sésame")).status_code != 401
+    assert request("GET", path, server=KEY, headers=bearer("sésame", "bearer")).status_code != 401
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/version", "/docs", "/openapi.json"])
+def test_operations_need_no_key(path: str) -> None:
+    assert request("GET", path, server=KEY).status_code == 200
+
+
+def test_an_empty_key_is_refused_at_start() -> None:
+    with pytest.raises(ConfigurationError, match="--api-key"):
+        request("GET", "/health", server=ServerSettings(api_key=""))
+
+
+def test_the_label_of_a_request_comes_back() -> None:
+    assert request("GET", "/version", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
+    assert request("GET", "/nope", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
+    unauthorised = request("GET", "/v1/models", server=KEY, headers={"X-Request-Id": "mine"})
+    assert unauthorised.headers["x-request-id"] == "mine"
+    for label in ("x" * 129, "é".encode(), ""):
+        assert "x-request-id" not in request("GET", "/version", headers={"X-Request-Id": label}).headers
+
+
+def test_tokenize_and_detokenize_are_inverse() -> None:
+    tokens = post("/tokenize", {"prompt": "hé<|end|>", "return_token_strs": True}).json()
+    assert (tokens["count"], tokens["tokens"]) == (4, [104, 195, 169, 257])
+    assert tokens["max_model_len"] == 64
+    assert tokens["token_strs"][0] == "h"
+    assert post("/detokenize", {"tokens": tokens["tokens"]}).json() == {"prompt": "hé<|end|>"}
+    messages = post("/tokenize", {"messages": [{"role": "user", "content": "x"}]}).json()["tokens"]
+    assert messages == [258, 120, 257, 259]
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}])
+def test_tokenize_takes_either_prompt_or_messages(body: dict) -> None:
+    assert post("/tokenize", body).status_code == 400
+
+
+def test_detokenize_refuses_unknown_ids() -> None:
+    assert "262" in post("/detokenize", {"tokens": [262]}).json()["error"]["message"]
+
+
+def test_a_template_variable_cannot_replace_the_messages() -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": []}}
+    assert post("/v1/chat/completions", body).json()["error"]["param"] == "chat_template_kwargs"
+
+
+def test_continuing_a_message_excludes_a_generation_prompt() -> None:
+    engine = StubEngine()
+    body = {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True}
+    assert post("/v1/chat/completions", body, engine=engine).status_code == 200
+    assert engine.submitted[0]["prompt"] == [259, 120]
+    assert post("/v1/chat/completions", {**body, "add_generation_prompt": True}).status_code == 400
+
+
+def test_the_openapi_document_has_no_loose_ends() -> None:
+    document = request("GET", "/openapi.json").json()
+    references = set(re.findall(r'"\$ref": ?"#/components/schemas/([^"]+)"', request("GET", "/openapi.json").text))
+    assert references <= set(document["components"]["schemas"])
+    assert {"CompletionBody", "ChatBody", "Completion", "ChatCompletion", "ErrorBody"} <= references
+    assert "/v1/chat/completions" in document["paths"]
+
+
+def test_the_documentation_page_loads_nothing_from_elsewhere() -> None:
+    page = request("GET", "/docs").text
+    assert "max_completion_tokens" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//|@import|url\(", page)
