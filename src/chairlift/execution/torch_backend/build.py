@@ -1,0 +1,127 @@
+"""From settings to a ready executor: picks numbers, threads and kernels, loads the model and sizes the KV memory.
+
+Knows nothing of scheduling. The only place that sets the number of threads.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from chairlift.config.model_source import ModelSource
+from chairlift.config.sections import CacheSettings, ModelSettings
+from chairlift.config.sizes import format_bytes, parse_bytes
+from chairlift.errors import ConfigurationError
+from chairlift.execution.torch_backend.batch import StandingBatch
+from chairlift.execution.torch_backend.cpu_kernels import cpu_kernels
+from chairlift.execution.torch_backend.device import available_memory_bytes, computes_bfloat16, num_usable_cores
+from chairlift.execution.torch_backend.executor import TorchExecutor
+from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
+from chairlift.execution.torch_backend.model_config import ModelConfig
+from chairlift.execution.torch_backend.models import load_model
+
+_MAX_DEFAULT_KV_BYTES = 8 * 2**30
+_MIN_KV_TOKENS = 16
+"""A pool that cannot hold even a request of this many tokens is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltExecutor:
+    """A ready executor and what was found out while building it."""
+
+    executor: TorchExecutor
+    num_pages: int
+    page_size: int
+    max_model_len: int
+    dtype: str
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    description: str
+    """One line for the log: what was chosen and how much fits."""
+
+
+def build_executor(
+    source: ModelSource,
+    model: ModelSettings,
+    cache: CacheSettings,
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    pipeline_depth: int = 1,
+) -> BuiltExecutor:
+    """Load the model and make it ready to serve; everything is compiled and allocated when this returns.
+
+    Raises:
+        ConfigurationError: a setting cannot work, such as KV memory too small for any request.
+        ModelLoadError: the model's files cannot be served.
+    """
+    num_threads = model.num_threads or num_usable_cores()
+    torch.set_num_threads(num_threads)
+    dtype = _choose_dtype(model.dtype)
+    kernels = cpu_kernels(dtype, num_threads)
+    loaded = load_model(source, dtype, kernels, model.max_model_len)
+    config: ModelConfig = loaded.config
+    max_model_len = _choose_max_model_len(model.max_model_len, config)
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, cache.page_size, dtype)
+    num_pages = _choose_num_pages(cache, shape, max_model_len, _activation_bytes(config, max_num_batched_tokens))
+    device = torch.device("cpu")
+    executor = TorchExecutor(
+        loaded,
+        KVCache(shape, num_pages, device),
+        StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
+        vocab_size=config.vocab_size,
+        runs_ahead=pipeline_depth > 1,
+    )
+    dtype_name = str(dtype).removeprefix("torch.")
+    num_tokens = num_pages * cache.page_size
+    return BuiltExecutor(
+        executor=executor,
+        num_pages=num_pages,
+        page_size=cache.page_size,
+        max_model_len=max_model_len,
+        dtype=dtype_name,
+        eos_token_ids=config.eos_token_ids,
+        vocab_size=config.vocab_size,
+        description=(
+            f"{source.name} in {dtype_name} on {num_threads} threads with {type(kernels).__name__}; "
+            f"KV memory {format_bytes(num_pages * shape.page_bytes)}: {num_pages} pages of {cache.page_size}, "
+            f"{num_tokens} tokens, {num_tokens / max_model_len:.1f} requests of the full {max_model_len} tokens"
+        ),
+    )
+
+
+def _choose_dtype(name: str) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if computes_bfloat16() else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _choose_max_model_len(wanted: int | None, config: ModelConfig) -> int:
+    limit = config.max_position_embeddings
+    if wanted is not None and wanted > limit:
+        raise ConfigurationError(f"--max-model-len is {wanted}, but the model was made for at most {limit} tokens")
+    return wanted or limit
+
+
+def _choose_num_pages(cache: CacheSettings, shape: KVShape, max_model_len: int, activation_bytes: int) -> int:
+    if cache.kv_cache_memory is not None:
+        num_bytes = parse_bytes(cache.kv_cache_memory)
+        setting = f"--kv-cache-memory {cache.kv_cache_memory}"
+    else:
+        free_bytes = max(0, available_memory_bytes() - activation_bytes)
+        num_bytes = min(int(free_bytes * cache.gpu_memory_utilization), _MAX_DEFAULT_KV_BYTES)
+        setting = f"--gpu-memory-utilization {cache.gpu_memory_utilization} of {format_bytes(free_bytes)} free"
+    num_pages = shape.num_pages(num_bytes)
+    needed_tokens = min(_MIN_KV_TOKENS, max_model_len)
+    if num_pages * shape.page_size < needed_tokens:
+        needed_pages = -(-needed_tokens // shape.page_size)
+        raise ConfigurationError(
+            f"{setting} leaves {format_bytes(num_bytes)} for KV pages, but a request of {needed_tokens} tokens needs "
+            f"{format_bytes(needed_pages * shape.page_bytes)} ({needed_pages} pages of --page-size {shape.page_size})"
+        )
+    return num_pages
+
+
+def _activation_bytes(config: ModelConfig, num_tokens: int) -> int:
+    """Return about what one step of ``num_tokens`` rows occupies beside weights and KV, in float32."""
+    attention = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    return 4 * (num_tokens * (4 * config.hidden_size + 3 * config.intermediate_size + attention) + config.vocab_size)

@@ -1,0 +1,106 @@
+"""The executor that runs a real model: each plan becomes one forward pass and one sampled token per sampling row.
+
+Knows nothing of model architectures, kernels or scheduling.
+"""
+
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from chairlift.core.step_plan import StepPlan, StepResult
+from chairlift.execution.torch_backend.batch import SamplingRows, StandingBatch
+from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.kv_cache import KVCache
+from chairlift.execution.torch_backend.sampler import Sampled, sample
+
+logger = logging.getLogger(__name__)
+
+_MAX_LOGITS_BYTES = 128 * 2**20
+"""Logits that exist at once; rows behind it are sampled in a second go, with the same outcome."""
+
+
+class Model(Protocol):
+    """What the executor needs of a model."""
+
+    def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
+        """Write the KV of all rows and return the hidden states [T, E] before the output head."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits [S, V] of hidden rows [S, E]."""
+        ...
+
+
+class TorchExecutor:
+    """Implements :class:`~chairlift.core.ports.Executor`.
+
+    A row whose logits are not finite ends in ``StepResult.failed_rows`` and hurts nobody else; whatever else goes wrong
+    is raised, and the executor's record is then to be refreshed by a snapshot.
+
+    Args:
+        model: weights and forward pass.
+        kv_cache: the pages' memory.
+        batch: an empty record of running requests.
+        vocab_size: columns of the logits.
+        runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
+            :meth:`submit` computes at once.
+    """
+
+    def __init__(
+        self, model: Model, kv_cache: KVCache, batch: StandingBatch, *, vocab_size: int, runs_ahead: bool
+    ) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._batch = batch
+        self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-executor") if runs_ahead else None
+
+    def submit(self, plan: StepPlan) -> Future[StepResult] | StepResult:
+        """Start a step behind those already submitted."""
+        return self._thread.submit(self._run, plan) if self._thread else self._run(plan)
+
+    def wait(self, handle: Future[StepResult] | StepResult) -> StepResult:
+        """Block until the step has run."""
+        return handle.result() if isinstance(handle, Future) else handle
+
+    def close(self) -> None:
+        """Stop the thread and free the KV pages."""
+        if self._thread:
+            self._thread.shutdown()
+        self._kv_cache.layers.clear()
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan) -> StepResult:
+        started_ns = time.perf_counter_ns()
+        self._batch.apply(plan)
+        self._kv_cache.copy_pages(plan.copies)
+        batch, rows = self._batch.rows(plan)
+        hidden = self._model.forward(batch, self._kv_cache.layers)  # [T, E]
+        sampled = self._sample(hidden, batch, rows)
+        self._batch.advance(plan, rows, sampled.token_ids)
+        if sampled.failed_rows:
+            logger.error("step %d: the model gave no finite logits for rows %s", plan.step, sampled.failed_rows)
+        return StepResult(
+            step=plan.step,
+            token_ids=tuple(sampled.token_ids.tolist()),
+            duration_ns=time.perf_counter_ns() - started_ns,
+            failed_rows=sampled.failed_rows,
+        )
+
+    def _sample(self, hidden: torch.Tensor, batch: ForwardBatch, rows: SamplingRows) -> Sampled:
+        parts: list[Sampled] = []
+        for start in range(0, len(rows.positions), self._rows_at_once):
+            part = slice(start, start + self._rows_at_once)
+            logits = self._model.logits(hidden[batch.sample_rows[part]]).cpu()  # [S, V]
+            parts.append(sample(logits, self._batch.table, rows.part(part)))
+        if len(parts) == 1:
+            return parts[0]
+        token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
+        failed = [
+            index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows
+        ]
+        return Sampled(token_ids, tuple(failed))

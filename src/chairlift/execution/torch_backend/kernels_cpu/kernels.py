@@ -1,0 +1,245 @@
+"""The CPU's set of kernels: NumPy-free glue between torch tensors and the compiled bodies.
+
+Knows nothing of model architectures. Products of matrices with float32 weights run in :mod:`linear`; with bfloat16
+weights in oneDNN, which uses the CPU's own bfloat16 instructions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from chairlift.execution.torch_backend.device import computes_bfloat16
+from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.kernels_cpu import attention, linear, rows
+from chairlift.execution.torch_backend.kernels_cpu.threads import Threads, compile_body, float_bits
+from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
+
+_SERIAL_ROWS = 2
+"""Row operations on no more rows than this are not worth waking other threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """A linear layer's weights, ready for one of the two ways to multiply."""
+
+    num_outputs: int
+    weight: torch.Tensor
+    """float32 panels [N / W, K, W], or bfloat16 in oneDNN's own layout."""
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The attention items of one step; ``pages`` keeps the memory alive that ``items`` points to."""
+
+    batch: ForwardBatch
+    items: np.ndarray
+    pages: list[np.ndarray]
+
+
+class CpuKernels:
+    """Implements :class:`~chairlift.execution.torch_backend.kernels.Kernels` for one dtype.
+
+    Everything is compiled when the constructor returns. Not for use by two threads at once.
+    """
+
+    name = "compiled"
+
+    def __init__(self, dtype: torch.dtype, num_threads: int) -> None:
+        self._dtype = dtype
+        self._is_half = int(dtype == torch.bfloat16)
+        self._packs_half = dtype == torch.bfloat16 and computes_bfloat16()
+        self._reference = ReferenceKernels()
+        self._threads = Threads(num_threads)
+        self._linear = compile_body(linear.linear_body)
+        self._norm = compile_body(rows.norm_body)
+        self._rotate = compile_body(rows.rotate_body)
+        self._silu_mul = compile_body(rows.silu_mul_body)
+        self._attention = compile_body(attention.attention_body)
+        self._scratch = torch.empty(0)
+        self._runs: _Runs | None = None
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+        """Lay weights out the way they are read."""
+        if self._is_half:
+            weight, bias = weight.to(self._dtype), None if bias is None else bias.to(self._dtype)
+            if self._packs_half:
+                weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+            return PackedLinear(len(weight), weight, bias)
+        panels = linear.pack_panels(weight)
+        if bias is not None:
+            bias = torch.nn.functional.pad(bias.float(), (0, panels.shape[0] * panels.shape[2] - len(bias)))
+        return PackedLinear(len(weight), panels, bias)
+
+    def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        """``[T, in] -> [T, out]``."""
+        if self._packs_half:
+            return torch.ops.mkldnn._linear_pointwise(x, packed.weight, packed.bias, "none", [], "")
+        if self._is_half:
+            return torch.nn.functional.linear(x, packed.weight, packed.bias)
+        num_rows, depth = x.shape
+        num_panels, _, width = packed.weight.shape
+        y = torch.empty(num_rows, num_panels * width)  # [T, N padded]
+        block_rows, block_panels = linear.block_sizes(num_rows, depth, num_panels, self._threads.num_threads)
+        self._threads.run(
+            self._linear,
+            x.data_ptr(),
+            x.stride(0),
+            packed.weight.data_ptr(),
+            0 if packed.bias is None else packed.bias.data_ptr(),
+            y.data_ptr(),
+            num_rows,
+            depth,
+            num_panels,
+            width,
+            block_rows,
+            block_panels,
+        )
+        return y if y.shape[1] == packed.num_outputs else y[:, : packed.num_outputs].contiguous()
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Root-mean-square norm over the last axis."""
+        return self._normalize(x, 0, weight, eps)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """``residual += x`` in place; return ``rms_norm(residual)``."""
+        return self._normalize(x, residual.data_ptr(), weight, eps)
+
+    def rope_and_write_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        batch: ForwardBatch,
+        kv: torch.Tensor,
+    ) -> None:
+        """Rotate queries in place and write rotated keys, and values, to the pages."""
+        num_rows, num_heads, head_size = q.shape
+        self._threads.run(
+            self._rotate,
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            cos_sin[0].data_ptr(),
+            cos_sin[1].data_ptr(),
+            batch.positions.data_ptr(),
+            batch.kv_slots.data_ptr(),
+            kv.data_ptr(),
+            num_rows,
+            num_heads,
+            k.shape[1],
+            head_size,
+            kv.shape[3],
+            kv.stride(0) * kv.element_size(),
+            self._is_half,
+            self._scratch_address(2 * head_size),
+            parallel=num_rows > _SERIAL_ROWS,
+        )
+
+    def attention(
+        self, q: torch.Tensor, kv: torch.Tensor, batch: ForwardBatch, scale: float, window: int | None
+    ) -> torch.Tensor:
+        """Causal attention of every row over its request's pages."""
+        num_rows, num_heads, head_size = q.shape
+        _, _, num_kv_heads, page_size, _ = kv.shape
+        if not attention.supports(head_size):
+            return self._reference.attention(q, kv, batch, scale, window)
+        group = num_heads // num_kv_heads
+        runs = self._runs
+        if runs is None or runs.batch is not batch:
+            runs = self._runs = _make_runs(batch, attention.tokens_per_run(group))
+        out = torch.empty(num_rows, num_heads * head_size, dtype=q.dtype)  # [T, H * d]
+        num_floats = attention.scratch_floats(group, head_size, page_size)
+        self._threads.run(
+            self._attention,
+            runs.items.ctypes.data,
+            len(runs.items),
+            num_kv_heads,
+            self._scratch_address(num_floats),
+            num_floats,
+            q.data_ptr(),
+            q.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            group,
+            head_size,
+            page_size,
+            kv.data_ptr(),
+            kv.stride(0) * kv.element_size(),
+            self._is_half,
+            float_bits(scale),
+            window or 0,
+            attention.segment_tokens(page_size),
+        )
+        return out
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(num_rows, width, dtype=gate_up.dtype)
+        self._threads.run(
+            self._silu_mul,
+            gate_up.data_ptr(),
+            out.data_ptr(),
+            num_rows,
+            width,
+            self._is_half,
+            self._scratch_address(3 * width),
+            parallel=num_rows > _SERIAL_ROWS,
+        )
+        return out
+
+    def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        width = x.shape[-1]
+        num_rows = x.numel() // width
+        out = torch.empty_like(x)
+        self._threads.run(
+            self._norm,
+            x.data_ptr(),
+            residual_address,
+            weight.data_ptr(),
+            out.data_ptr(),
+            num_rows,
+            width,
+            float_bits(eps),
+            self._is_half,
+            self._scratch_address(3 * width),
+            parallel=num_rows > _SERIAL_ROWS,
+        )
+        return out
+
+    def _scratch_address(self, floats_per_thread: int) -> int:
+        needed = floats_per_thread * self._threads.num_threads
+        if self._scratch.numel() < needed:
+            self._scratch = torch.empty(needed)
+        return self._scratch.data_ptr()
+
+
+def _make_runs(batch: ForwardBatch, tokens_per_run: int) -> _Runs:
+    """Cut the step's rows into runs of tokens that share a page table; long ones come first."""
+    pages: list[np.ndarray] = []
+    items: list[np.ndarray] = []
+    for chunk in batch.prefills:
+        table = chunk.pages.numpy().astype(np.int32)
+        pages.append(table)
+        starts = np.arange(0, chunk.length, tokens_per_run)
+        runs = np.empty((len(starts), attention.ITEM_FIELDS), np.int64)
+        runs[:, 0] = chunk.row_start + starts
+        runs[:, 1] = np.minimum(tokens_per_run, chunk.length - starts)
+        runs[:, 2] = chunk.context_length - chunk.length + starts
+        runs[:, 3] = table.ctypes.data
+        items.append(runs[::-1])
+    table = np.ascontiguousarray(batch.decode_page_tables.numpy())
+    pages.append(table)
+    runs = np.empty((batch.num_decodes, attention.ITEM_FIELDS), np.int64)
+    runs[:, 0] = np.arange(batch.num_decodes)
+    runs[:, 1] = 1
+    runs[:, 2] = batch.decode_context_lengths.numpy() - 1
+    runs[:, 3] = table.ctypes.data + runs[:, 0] * table.strides[0]
+    items.append(runs)
+    return _Runs(batch, np.concatenate(items), pages)

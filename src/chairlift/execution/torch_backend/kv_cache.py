@@ -1,0 +1,69 @@
+"""The memory of KV pages: one tensor per layer, and the arithmetic of how many pages fit.
+
+Knows nothing of requests: which page belongs to whom is the scheduler's business.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from chairlift.core.step_plan import PageCopy
+
+
+_CACHE_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """Shape of the KV memory of one model: everything but the number of pages."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_size: int
+    page_size: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in all layers, keys and values."""
+        return 2 * self.num_layers * self.num_kv_heads * self.page_size * self.head_size * self.dtype.itemsize
+
+    def num_pages(self, num_bytes: int) -> int:
+        """Return how many pages fit into ``num_bytes``."""
+        return num_bytes // self.page_bytes
+
+
+class KVCache:
+    """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, d]``, keys first.
+
+    On a CPU the memory is reserved at once but taken from the system only when a page is first written.
+    """
+
+    def __init__(self, shape: KVShape, num_pages: int, device: torch.device) -> None:
+        self.shape = shape
+        self.num_pages = num_pages
+        size = (2, num_pages, shape.num_kv_heads, shape.page_size, shape.head_size)
+        self.layers = [_zeros(size, shape.dtype, device) for _ in range(shape.num_layers)]
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Copy whole pages in all layers; no page is both a source and a target."""
+        if not copies:
+            return
+        device = self.layers[0].device
+        sources = torch.tensor([copy.source for copy in copies], device=device)
+        targets = torch.tensor([copy.target for copy in copies], device=device)
+        for layer in self.layers:
+            layer[:, targets] = layer[:, sources]
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    # calloc gives zero pages of the system without touching them, so a big cache neither slows the start nor occupies
+    # memory early; the slice puts every page's rows on cache lines.
+    num_bytes = int(np.prod(size)) * dtype.itemsize
+    memory = np.zeros(num_bytes + _CACHE_LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE_BYTES
+    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(size)
