@@ -83,11 +83,11 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
         resolve_model_source(str(folder))
 
 
-@pytest.mark.parametrize("model", ["./missing", "/no/such/folder", "missing", "a/b/c", "../up/here", "", "a/b:x.bin"])
+@pytest.mark.parametrize("model", ["./missing", "/no/such/folder", "missing", "a/b/c", "../up/here", "a/b:x.bin"])
 def test_what_is_neither_a_path_nor_a_hub_id_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = FakeHub(OSError("never asked"))
     hub.install(monkeypatch)
-    with pytest.raises(ModelLoadError, match="neither a file nor a folder|not a model folder|no config"):
+    with pytest.raises(ModelLoadError, match="neither a file nor a folder"):
         resolve_model_source(model)
     assert hub.calls == []
 

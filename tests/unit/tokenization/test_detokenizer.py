@@ -12,6 +12,7 @@ from chairlift.tokenization import IncrementalDetokenizer, Tokenizer
 from tests.unit.tokenization.vocabularies import (
     BYTE_CHARACTERS,
     byte_level_backend,
+    id_of,
     sentencepiece_backend,
     wrap,
 )
@@ -72,8 +73,8 @@ def test_sentencepiece_streams_join_to_what_the_library_decodes(
 @pytest.mark.parametrize(("tokenizer", "backend"), CASES[1:], ids=["prefix", "no-prefix"])
 @given(values=st.binary(max_size=20))
 def test_bad_byte_tokens_cost_only_themselves(tokenizer: Tokenizer, backend: Backend, values: bytes) -> None:
-    ids = [backend.token_to_id(f"<0x{value:02X}>") for value in values]
-    ids += [backend.token_to_id("a")]
+    ids = [id_of(backend, f"<0x{value:02X}>") for value in values]
+    ids += [id_of(backend, "a")]
     text = values.decode(errors="replace") + "a"
     has_lead = tokenizer is TOKENIZERS[1] and text.startswith(" ")
     assert "".join(stream(tokenizer.detokenizer(), ids)) == (text[1:] if has_lead else text)
@@ -103,10 +104,10 @@ def test_after_a_prompt_the_text_goes_on_as_if_all_had_been_streamed(
 
 def test_the_space_of_the_first_word_stays_after_a_prompt() -> None:
     tokenizer, backend = CASES[1]
-    the = backend.token_to_id("▁the")
+    the = id_of(backend, "▁the")
     assert tokenizer.detokenizer().push(the) == "the"
     assert tokenizer.detokenizer([the]).push(the) == " the"
-    assert tokenizer.detokenizer([backend.token_to_id("<s>")]).push(the) == "the"
+    assert tokenizer.detokenizer([id_of(backend, "<s>")]).push(the) == "the"
 
 
 @pytest.mark.parametrize(("text", "num_tokens"), [("🙂", 4), ("中", 3), ("🇩🇪", 8)])
@@ -132,7 +133,7 @@ def test_endless_invalid_bytes_keep_flowing_and_nothing_piles_up(tokenizer: Toke
 
 
 def test_special_tokens_inside_a_character_do_not_break_it() -> None:
-    start = BYTE_LEVEL.token_to_id("<|start|>")
+    start = id_of(BYTE_LEVEL, "<|start|>")
     first, *rest = "é".encode()
     assert "".join(stream(TOKENIZERS[0].detokenizer(), [first, start, *rest])) == "é"
     assert "".join(stream(TOKENIZERS[0].detokenizer(skip_special_tokens=False), [start])) == "<|start|>"

@@ -46,3 +46,9 @@ def sentencepiece_backend(*, prefix_space: bool = True) -> Backend:
 
 def wrap(backend: Backend) -> Tokenizer:
     return Tokenizer(backend, TokenizerFacts())
+
+
+def id_of(backend: Backend, text: str) -> int:
+    token_id = backend.token_to_id(text)
+    assert token_id is not None
+    return token_id
