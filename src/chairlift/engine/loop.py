@@ -55,7 +55,8 @@ class EngineLoop:
         self._clock = clock
         self._verdicts: list[Verdict] = []
         self._is_stopping = False
-        self._is_stalled = False
+        self._is_resting = True
+        """The last step found nothing to run."""
 
     def run(self) -> None:
         """Run until a :class:`~chairlift.engine.messages.Shutdown` arrives. Raises what the executor raises."""
@@ -65,10 +66,11 @@ class EngineLoop:
                 break
             outcome = self._runner.step(self._clock())
             if outcome is not None:
-                self._is_stalled = False
+                self._is_resting = False
                 self._send(to_step_done(outcome, self._runner.stats(outcome)))
             else:
                 self._rest()
+                self._is_resting = True
         self._runner.drain()
 
     def _drain_inbox(self) -> None:
@@ -82,6 +84,7 @@ class EngineLoop:
             if data is None:
                 break
             self._handle(data)
+            self._is_resting = False
             timeout_ms = 0
             if self._is_stopping:
                 break
@@ -90,9 +93,9 @@ class EngineLoop:
             self._verdicts.clear()
 
     def _idle_timeout_ms(self) -> int | None:
-        if not self._runner.has_unfinished:
-            return None
-        return _STALLED_POLL_MS if self._is_stalled else 0
+        if not self._is_resting:
+            return 0
+        return _STALLED_POLL_MS if self._runner.has_unfinished else None
 
     def _handle(self, data: bytes) -> None:
         try:
@@ -125,6 +128,5 @@ class EngineLoop:
                     "; ".join(violations),
                     self._runner.describe_state(),
                 )
-        elif not self._is_stalled:
-            self._is_stalled = True
+        elif not self._is_resting:
             _logger.error("requests are alive but no step can be planned: %s", self._runner.describe_state())

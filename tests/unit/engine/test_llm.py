@@ -24,7 +24,7 @@ def truth(prompt: list[int], num_tokens: int, seed: int = 0, *, ignore_eos: bool
 
 
 def make(**settings: object) -> LLM:
-    return LLM(executor="fake", **settings)
+    return LLM(None, executor="fake", **settings)
 
 
 def assert_idle(llm: LLM) -> None:
@@ -60,7 +60,13 @@ def test_seeded_choices_repeat_alone_in_company_and_under_preemption() -> None:
     alone = make().generate("seeded", sampling, use_tqdm=False)[0]
     texts = [choice.text for choice in alone.outputs]
     assert len(set(texts)) == 3
-    assert texts[0] == make().generate("seeded", SamplingParams(seed=7, max_tokens=24, ignore_eos=True), use_tqdm=False)[0].outputs[0].text
+    assert (
+        texts[0]
+        == make()
+        .generate("seeded", SamplingParams(seed=7, max_tokens=24, ignore_eos=True), use_tqdm=False)[0]
+        .outputs[0]
+        .text
+    )
 
     tight = make(kv_cache_memory="48KiB", page_size=4, max_num_seqs=8, enable_prefix_caching=False)
     others = [SamplingParams(max_tokens=12, ignore_eos=True) for _ in range(3)]
@@ -99,7 +105,7 @@ def test_stop_string_ends_a_choice_and_frees_it() -> None:
     whole = llm.generate("hello", SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True), use_tqdm=False)[0]
     text = whole.outputs[0].text
     stop = text[10:12]
-    cut = llm.generate("hello", SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, stop=[stop]))[0]
+    cut = llm.generate("hello", SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, stop=(stop,)))[0]
     assert cut.outputs[0].text == text[: text.index(stop)]
     assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
     assert_idle(llm)

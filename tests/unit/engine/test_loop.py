@@ -88,6 +88,14 @@ def test_each_step_is_one_message_and_idling_reports_once() -> None:
     assert script.waits_ms == [None, 0, 0, 0, 0, None]
 
 
+def test_a_static_group_returns_its_pages_before_the_engine_sleeps() -> None:
+    script = Script(
+        build(batching="static", max_num_seqs=2), [add(max_tokens=2), add(max_tokens=4)], *[[] for _ in range(5)]
+    )
+    assert steps(script)[-1].stats.scheduler.num_leased_pages == 0
+    assert script.waits_ms[-1] is None
+
+
 def test_aborting_everything_reports_empty_gauges_without_a_step() -> None:
     requests = [add(max_tokens=100) for _ in range(20)]
     ids = tuple(request.request_id for request in requests)

@@ -40,7 +40,9 @@ def test_waiting_tokens_are_capped_but_never_for_a_free_slot() -> None:
     gate = QueueGate(QueueSettings(max_num_queued_tokens=10))
     gate.check(scheduler(0), 1000)
     gate.check(scheduler(2), 4)
-    with pytest.raises(OverloadedError, match=r"6 tokens wait, this request brings 5, and --max-num-queued-tokens is 10"):
+    with pytest.raises(
+        OverloadedError, match=r"6 tokens wait, this request brings 5, and --max-num-queued-tokens is 10"
+    ):
         gate.check(scheduler(2), 5)
 
 
