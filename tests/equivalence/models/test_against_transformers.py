@@ -92,7 +92,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers_is(architecture: str, t
     tokens = random_tokens(60)
     exact = tiny_model(architecture)
     expected = reference_logits(exact, tokens)
-    theirs = reference_logits(exact.to(torch.bfloat16), tokens)
+    theirs = reference_logits(exact.bfloat16(), tokens)
     model = load_model(source, torch.bfloat16, ReferenceKernels())
     assert model.dtype == torch.bfloat16
     ours = PagedRunner(model).run(tokens, 30, 20)
