@@ -96,6 +96,4 @@ class PageEvicted:
     page: int
 
 
-Event = (
-    Queued | Admitted | Scheduled | Preempted | TokensEmitted | StepCommitted | Finished | PagesCached | PageEvicted
-)
+Event = Queued | Admitted | Scheduled | Preempted | TokensEmitted | StepCommitted | Finished | PagesCached | PageEvicted

@@ -45,7 +45,8 @@ def _check_pages(state: SchedulerState) -> Iterator[str]:
             yield f"page {page} has {pool.references(page)} references and {held[page]} holders"
         is_idle = held[page] == 0 and not pool.is_cached(page)
         if free[page] != int(is_idle):
-            yield f"page {page} is in the free list {free[page]} times; held {held[page]}, cached {pool.is_cached(page)}"
+            cached = pool.is_cached(page)
+            yield f"page {page} is in the free list {free[page]} times; held {held[page]}, cached {cached}"
     if pool.num_leased != len(held):
         yield f"{pool.num_leased} pages count as leased and {len(held)} are held"
     if pool.num_free + pool.num_cached + pool.num_leased != pool.num_pages:
@@ -113,7 +114,8 @@ def _check_batch(scheduler: Scheduler) -> Iterator[str]:
     )
     for request in known.values():
         if request.num_in_flight != in_flight[request.request_id]:
-            yield f"{request!r} counts {request.num_in_flight} steps in flight, there are {in_flight[request.request_id]}"
+            steps = in_flight[request.request_id]
+            yield f"{request!r} counts {request.num_in_flight} steps in flight, there are {steps}"
     for request in state.departing.values():
         has_row = request.request_id in state.decoding or request.request_id in state.joining
         if not (request.num_in_flight or has_row):

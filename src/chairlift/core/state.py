@@ -27,7 +27,13 @@ class SchedulerState:
     """
 
     def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, keyer: PageKeyer, events: EventSink | None = None, *, is_caching: bool
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        keyer: PageKeyer,
+        events: EventSink | None = None,
+        *,
+        is_caching: bool,
     ) -> None:
         self.config = config
         self.policies: Policies = build_policies(config)
@@ -157,9 +163,7 @@ class SchedulerState:
         self.num_preemptions += 1
         self.waiting.push(request)
         draft.has_preempted = True
-        self.emit(
-            Preempted(request.request_id, draft.now_ns, draft.step, cause, num_lost_tokens, num_freed_pages)
-        )
+        self.emit(Preempted(request.request_id, draft.now_ns, draft.step, cause, num_lost_tokens, num_freed_pages))
 
     def finish(self, request: Request, reason: FinishReason, *, keeps_row: bool = False) -> None:
         """A live request ends. ``keeps_row``: its row goes on executing (static batching) and so do its pages."""

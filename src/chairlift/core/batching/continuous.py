@@ -95,9 +95,7 @@ class ContinuousBatching:
         passed: list[Request] = []
         candidates = [] if draft.has_preempted else self._find_candidates(passed)
         prompts = [PrefillView(r, r.num_tokens - r.num_scheduled_tokens, is_running=True) for r in running]
-        prompts.extend(
-            PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in candidates
-        )
+        prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in candidates)
         parts = state.policies.chunking.split(budget_tokens, prompts)
         for request, part in zip(running, parts, strict=False):
             if part:
@@ -124,6 +122,7 @@ class ContinuousBatching:
         num_slots = state.config.max_num_seqs - len(state.running)
         num_pages = memory.num_available
         candidates: list[_Candidate] = []
+        passes_left = _MAX_LOOKED_AT
         if num_slots <= 0 or not state.waiting:
             return candidates
         for request in state.waiting.first(_MAX_LOOKED_AT):
@@ -135,11 +134,13 @@ class ContinuousBatching:
             needed = memory.num_pages_taken(prefix, num_tokens)
             if needed <= num_pages:
                 num_pages -= needed
+                passes_left -= len(passed) > 0
                 remaining = request.num_tokens - len(prefix) * memory.page_size
                 candidates.append(_Candidate(request, remaining, num_tokens, len(passed)))
-                continue
-            request.blocked_on = BlockedOn.PAGES
-            if request.num_passed >= state.config.max_lookahead:
+            else:
+                request.blocked_on = BlockedOn.PAGES
+                passes_left = min(passes_left, state.config.max_lookahead - request.num_passed)
+                passed.append(request)
+            if passes_left <= 0:
                 break
-            passed.append(request)
         return candidates

@@ -16,7 +16,9 @@ from chairlift.core.policies.preemption import LastAdmitted, PreemptionPolicy
 from chairlift.errors import ConfigurationError
 
 ORDERING: Mapping[str, Callable[[SchedulerConfig], OrderingPolicy]] = {"fcfs": lambda config: Fcfs()}
-ADMISSION: Mapping[str, Callable[[SchedulerConfig], AdmissionPolicy]] = {"reserve-prompt": lambda config: ReservePrompt()}
+ADMISSION: Mapping[str, Callable[[SchedulerConfig], AdmissionPolicy]] = {
+    "reserve-prompt": lambda config: ReservePrompt()
+}
 CHUNKING: Mapping[str, Callable[[SchedulerConfig], ChunkingPolicy]] = {
     "shortest-first": lambda config: ShortestFirst(config.long_prefill_token_threshold),
 }

@@ -1,0 +1,129 @@
+"""The prefix tree against a slow, obvious model: a dictionary from whole token prefixes to pages."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from chairlift.core.page_keys import DigestKeyer
+from chairlift.core.page_pool import PageLease, PagePool
+from chairlift.core.policies.eviction import Lru
+from chairlift.core.prefix_tree import PrefixTree
+
+NUM_PAGES, PAGE_SIZE = 10, 2
+PATHS = st.lists(st.tuples(st.integers(0, 1), st.just(5)), min_size=1, max_size=4)
+
+
+class Holder:
+    def __init__(self, path: tuple, lease: PageLease) -> None:
+        self.path, self.lease, self.published = path, lease, 0
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """A path is a tuple of pages' tokens; every prefix of it names a page."""
+
+    holders = Bundle("holders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(NUM_PAGES)
+        self.tree = PrefixTree(self.pool, Lru())
+        self.model: dict[tuple, int] = {}
+        self.last_used: dict[tuple, int] = {}
+        self.live: list[Holder] = []
+        self.now = 0
+
+    def keys(self, path, salt=None):
+        keyer = DigestKeyer()
+        return keyer.extend(keyer.root(salt, None), [token for page in path for token in page], PAGE_SIZE)
+
+    def leased(self) -> set[int]:
+        return {page for holder in self.live for page in holder.lease.pages}
+
+    @rule(target=holders, path=PATHS)
+    def start(self, path):
+        path = tuple(path)
+        expected = []
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in self.model:
+                break
+            expected.append(self.model[path[:depth]])
+        found = self.tree.match(self.keys(path))
+        assert found == expected
+        assert self.tree.match(self.keys(path, salt="other")) == []
+        lease = self.pool.lease(found, 0)
+        num_new = len(path) - len(found)
+        while self.pool.num_free < num_new:
+            if not self.evict_one():
+                path = path[: len(found) + self.pool.num_free]
+                num_new = len(path) - len(found)
+        self.pool.grow(lease, num_new)
+        holder = Holder(path, lease)
+        holder.published = len(found)
+        self.live.append(holder)
+        return holder
+
+    def evict_one(self) -> bool:
+        leased = self.leased() | {page for page in range(NUM_PAGES) if self.pool.references(page)}
+        leaves = [
+            path
+            for path, page in self.model.items()
+            if page not in leased and not any(other[: len(path)] == path for other in self.model if other != path)
+        ]
+        page = self.tree.evict()
+        if page is None:
+            assert not leaves
+            return False
+        victim = next(path for path, held in self.model.items() if held == page)
+        assert victim in leaves, "only a leaf that nobody leases may go"
+        assert self.last_used[victim] == min(self.last_used[path] for path in leaves)
+        del self.model[victim]
+        return True
+
+    @rule(holder=holders)
+    def publish(self, holder):
+        end = self.tree.insert(self.keys(holder.path), holder.lease.pages, holder.published)
+        expected_end = holder.published
+        for depth in range(holder.published + 1, len(holder.path) + 1):
+            prefix, page = holder.path[:depth], holder.lease.pages[depth - 1]
+            other = self.model.get(prefix)
+            if other is not None and other != page and other in self.leased():
+                break
+            if other is None:
+                self.last_used[prefix] = -1
+            self.model[prefix] = page
+            expected_end = depth
+        assert end == expected_end
+        holder.published = end
+
+    @rule(holder=consumes(holders))
+    def release(self, holder):
+        self.live.remove(holder)
+        self.tree.note_idle(self.pool.release(holder.lease))
+        self.now += 1
+        for path, page in self.model.items():
+            if page in holder.lease.pages and self.pool.references(page) == 0:
+                self.last_used[path] = self.now
+
+    @rule()
+    def evict(self):
+        self.evict_one()
+
+    @invariant()
+    def agrees_with_the_model(self):
+        assert {node.page for node in self.tree.nodes} == set(self.model.values())
+        assert len(self.tree) == len(self.model)
+        assert self.pool.num_cached == len(set(self.model.values()) - self.leased())
+        for page in range(NUM_PAGES):
+            assert self.pool.is_cached(page) == (page in self.model.values())
+
+    def teardown(self):
+        for holder in list(self.live):
+            self.release(holder)
+        while self.evict_one():
+            pass
+        assert not self.model
+        assert self.pool.num_free == NUM_PAGES, "every cached page can be given up once nobody leases any"
+
+
+TreeMachine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
+TestPrefixTree = TreeMachine.TestCase

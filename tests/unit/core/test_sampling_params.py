@@ -1,0 +1,28 @@
+"""Sampling parameters refuse what no sampler could act on."""
+
+from typing import Any, cast
+
+import pytest
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -3.0])
+def test_b51_numbers_that_are_not_usable_are_refused_by_name(name, value):
+    with pytest.raises(InvalidRequestError, match=name) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.param == name
+
+
+def test_b40_min_tokens_above_max_tokens_is_refused():
+    with pytest.raises(InvalidRequestError, match="min_tokens=5 is more than max_tokens=4"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+
+
+def test_stop_may_be_one_string_or_many():
+    assert SamplingParams(stop=cast("Any", "x")).stop == ("x",)
+    assert SamplingParams(stop=cast("Any", ["x", "y"])).stop == ("x", "y")
+    with pytest.raises(InvalidRequestError, match="empty"):
+        SamplingParams(stop=("x", ""))
