@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--quiet) --constraint constraints.txt \
 	$(if $(EXTRA_INDEX_URL),--extra-index-url $(EXTRA_INDEX_URL))
 RUN_STAMP := $(VENV)/.chairlift-run
 DEV_STAMP := $(VENV)/.chairlift-dev
@@ -27,8 +27,10 @@ help: ## list the targets
 # ---------------------------------------------------------------------------------------------------------- set-up
 
 setup: $(RUN_STAMP) ## create .venv with what serving needs, and the default model
+	@echo "$(VENV) is ready; next: make serve"
 
 setup-dev: $(DEV_STAMP) ## the same, and what tests and checks need
+	@echo "$(VENV) is ready; next: make test"
 
 # The stamps are newer than what they were made from, so an unchanged set-up costs nothing.
 $(RUN_STAMP): pyproject.toml constraints.txt
@@ -53,7 +55,7 @@ serve: $(RUN_STAMP) ## serve the default model on 127.0.0.1:8000
 
 test: $(DEV_STAMP) ## run every test; the unit tests also once where torch cannot be imported
 	$(PYTEST) tests/unit --without-torch -q
-	$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist worksteal --durations=10 $(ARGS)
 
 # -------------------------------------------------------------------------------------------------------- checking
 
