@@ -52,7 +52,7 @@ def tokenizer() -> Tokenizer:
 def from_transformers() -> Any:
     transformers = pytest.importorskip("transformers")
     path = resolve_model_source(None).path
-    return transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    return transformers.PreTrainedTokenizerFast.from_pretrained(path.parent, gguf_file=path.name)
 
 
 @cache

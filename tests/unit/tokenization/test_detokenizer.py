@@ -167,6 +167,13 @@ def test_replace_and_strip_for_each_token_are_the_librarys_own(ids: list[int]) -
     assert "".join(stream(wrap(backend).detokenizer(), ids)) == backend.decode(ids)
 
 
+@given(ids=st.lists(st.integers(min_value=0, max_value=2), max_size=6))
+def test_as_much_is_taken_off_the_front_as_the_decoder_says(ids: list[int]) -> None:
+    backend = Backend(BPE(vocab={"-": 0, "--a": 1, "a-": 2}, merges=[]))
+    backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("-", 3, 0)])
+    assert "".join(stream(wrap(backend).detokenizer(), ids)) == backend.decode(ids)
+
+
 @pytest.mark.parametrize(
     "decoder",
     [
