@@ -78,11 +78,16 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
     assert found == []
 
 
+OVERRIDES = {"get_command"}  # click's name, not ours
+
+
 def test_names_say_what_they_do_without_get() -> None:
     found = [
         f"{source_tree.name_of(path)}:{node.lineno} {node.name}"
         for path in MODULES
         for node in ast.walk(source_tree.syntax_tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(("get_", "_get_"))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith(("get_", "_get_"))
+        and node.name not in OVERRIDES
     ]
     assert found == []
