@@ -35,6 +35,7 @@ from chairlift.engine.supervisor import Supervisor
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
 from chairlift.errors import ChairliftError, DrainingError, EngineUnavailableError
+from chairlift.observability.activity_log import ActivityLog
 from chairlift.observability.metrics import Metrics
 from chairlift.observability.recorder import Recorder
 
@@ -52,6 +53,7 @@ class AsyncEngine:
         self.settings = settings
         self.metrics = Metrics()
         self.recorder = Recorder(self.metrics)
+        self._activity = ActivityLog()
         self._tokenizer: EngineTokenizer | None = None
         self._info: ModelInfo | None = None
         self._supervisor: Supervisor | None = None
@@ -199,6 +201,10 @@ class AsyncEngine:
     def engine_ready(self, info: ModelInfo, *, is_restart: bool) -> None:
         """An engine process serves."""
         self._info = info
+        _logger.info(
+            "%s is ready: %s; %d slots, %d tokens per step",
+            *(info.name, info.description, info.max_num_seqs, info.max_num_batched_tokens),
+        )
         self.recorder.engine_ready(is_restart=is_restart)
 
     def engine_said(self, message: Outbound) -> None:
@@ -272,6 +278,7 @@ class AsyncEngine:
                 _logger.exception("the output of a request could not be processed")
                 session.fail(EngineUnavailableError("the output of this request could not be processed"))
         self.recorder.step(message.stats)
+        self._activity.step(message.stats, now_ns)
 
     def _settle_reset(self, done: bool) -> None:
         reset = self._resets.pop(0)

@@ -134,7 +134,8 @@ class DeltaBuffer:
     """
 
     def __init__(self) -> None:
-        self._unread: dict[int, _Unread] = {}
+        # Readers mostly keep up: then a delta passes through as it is.
+        self._unread: dict[int, ChoiceDelta | _Unread] = {}
 
     def __bool__(self) -> bool:
         return bool(self._unread)
@@ -143,10 +144,13 @@ class DeltaBuffer:
         """Add a delta after those of its choice."""
         unread = self._unread.get(delta.index)
         if unread is None:
-            self._unread[delta.index] = _Unread(delta)
-        else:
-            unread.add(delta)
+            self._unread[delta.index] = delta
+            return
+        if isinstance(unread, ChoiceDelta):
+            self._unread[delta.index] = unread = _Unread(unread)
+        unread.add(delta)
 
     def take(self) -> ChoiceDelta:
         """Remove and return all that is pending of the choice that waits longest, as one delta."""
-        return self._unread.pop(next(iter(self._unread))).merged()
+        unread = self._unread.pop(next(iter(self._unread)))
+        return unread if isinstance(unread, ChoiceDelta) else unread.merged()

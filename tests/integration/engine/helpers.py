@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -48,6 +49,11 @@ async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (most conditions are about another process)
             await asyncio.sleep(0.005)
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a folder."""
+    return list(folder.iterdir())
 
 
 def is_empty(engine: AsyncEngine) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from chairlift.errors import (
     RequestTooLongError,
 )
 from tests.integration.engine.conftest import StartEngine
-from tests.integration.engine.helpers import ENDLESS, collect, is_empty, metrics, run, until
+from tests.integration.engine.helpers import ENDLESS, collect, entries, is_empty, metrics, run, until
 
 pytestmark = pytest.mark.anyio
 
@@ -265,10 +264,10 @@ async def test_nothing_is_left_on_disk(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     engine = await start_engine()
-    folder = tmp_path / os.listdir(tmp_path)[0]
+    (folder,) = entries(tmp_path)
     assert folder.stat().st_mode & 0o777 == 0o700
     await engine.stop()
-    assert os.listdir(tmp_path) == []
+    assert entries(tmp_path) == []
 
 
 async def test_settings_that_cannot_work_are_reported_at_start(start_engine: StartEngine) -> None:

@@ -14,7 +14,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.supervisor import Backoff
 from chairlift.errors import EngineUnavailableError
 from tests.integration.engine.conftest import StartEngine
-from tests.integration.engine.helpers import ENDLESS, collect, is_empty, metrics, run, until
+from tests.integration.engine.helpers import ENDLESS, collect, entries, is_empty, metrics, run, until
 
 pytestmark = pytest.mark.anyio
 
@@ -121,10 +121,10 @@ async def test_engine_process_dies_with_its_parent_and_cleans_up(tmp_path: Path)
         assert parent.stdout is not None
         engine_id = int(parent.stdout.readline())
         assert is_alive(engine_id)
-        assert len(os.listdir(tmp_path)) == 1
+        assert len(entries(tmp_path)) == 1
         parent.kill()
     await until(lambda: not is_alive(engine_id))
-    assert os.listdir(tmp_path) == []
+    assert entries(tmp_path) == []
 
 
 def test_backoff_grows_and_forgets_after_a_long_life() -> None:
