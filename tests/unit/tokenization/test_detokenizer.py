@@ -26,7 +26,8 @@ CASES = list(zip(TOKENIZERS, BACKENDS, strict=True))
 
 # Four ids beyond each vocabulary: padded models have such, without a token.
 token_lists = st.lists(st.integers(min_value=0, max_value=SENTENCEPIECE.get_vocab_size() + 4), max_size=40)
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+# SentencePiece writes a space as ▁, so that it cannot tell the two apart.
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="▁"), max_size=30)
 
 
 def stream(detokenizer: IncrementalDetokenizer, ids: list[int]) -> list[str]:

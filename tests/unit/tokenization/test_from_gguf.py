@@ -29,7 +29,8 @@ PIECE_TYPES = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [Token
 PIECE_TYPES += [TokenType.NORMAL] * (len(PIECE_TEXTS) - len(PIECE_TYPES))
 START_ID, END_ID = BYTE_TEXTS.index(START), BYTE_TEXTS.index(END)
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30) | st.text(
+# SentencePiece writes a space as ▁, so that it cannot tell the two apart.
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="▁"), max_size=30) | st.text(
     "the lon d.é中\n<|start|>", max_size=30
 )
 
