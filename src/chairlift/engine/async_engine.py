@@ -29,8 +29,8 @@ from chairlift.engine.messages import (
     Verdicts,
 )
 from chairlift.engine.remote_errors import to_error
+from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
-from chairlift.engine.session import RequestSession, RequestStream
 from chairlift.engine.supervisor import Supervisor
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
@@ -58,7 +58,7 @@ class AsyncEngine:
         self._info: ModelInfo | None = None
         self._supervisor: Supervisor | None = None
         self._is_draining = False
-        self._sessions: dict[int, RequestSession] = {}
+        self._trackers: dict[int, RequestTracker] = {}
         self._all_done = asyncio.Event()
         self._request_ids = itertools.count()
         self._seeds = SeedSource(settings.model.seed)
@@ -82,7 +82,7 @@ class AsyncEngine:
     @property
     def num_unfinished(self) -> int:
         """Choices that have not ended."""
-        return len(self._sessions)
+        return len(self._trackers)
 
     @property
     def engine_process_id(self) -> int | None:
@@ -118,14 +118,14 @@ class AsyncEngine:
     async def stop(self, drain_timeout_s: float = 0.0) -> None:
         """Take no new requests, give running ones so long to end, abort the rest, and end the process."""
         self._is_draining = True
-        if self._sessions and self.is_healthy and drain_timeout_s > 0:
+        if self._trackers and self.is_healthy and drain_timeout_s > 0:
             self._all_done.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_done.wait(), drain_timeout_s)
-        if self._sessions:
-            _logger.warning("%d requests had not ended in time and are aborted", len(self._sessions))
-        for session in self._unfinished_sessions():
-            session.abort()
+        if self._trackers:
+            _logger.warning("%d requests had not ended in time and are aborted", len(self._trackers))
+        for tracker in self._unfinished_trackers():
+            tracker.abort()
         if self._supervisor is not None:
             await self._supervisor.stop()
         self.recorder.engine_down()
@@ -159,18 +159,18 @@ class AsyncEngine:
             check_request(prompt_token_ids, sampling, self.model_info)
             seeds = self._seeds.choice_seeds(sampling.seed, sampling.n)
             message = self._message(prompt_token_ids, sampling, seeds, priority, tenant, cache_salt)
+            tracker = RequestTracker(message.choices, prompt_token_ids, sampling, self, arrival_ns)
             self._send(message)
         except ChairliftError:
             self.recorder.finished("rejected", num_choices=sampling.n)
             raise
-        session = RequestSession(message.choices, prompt_token_ids, sampling, self, arrival_ns)
-        self._sessions.update((choice.request_id, session) for choice in message.choices)
+        self._trackers.update((choice.request_id, tracker) for choice in message.choices)
         try:
-            await session.wait_accepted()
+            await tracker.wait_accepted()
         except asyncio.CancelledError:
-            session.abort()
+            tracker.abort()
             raise
-        return RequestStream(session, label)
+        return RequestStream(tracker, label)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing done, while any request is alive.
@@ -183,7 +183,7 @@ class AsyncEngine:
         self._resets.append(reset)
         return await reset
 
-    # What sessions ask for.
+    # What trackers ask for.
 
     def tell(self, message: Inbound) -> None:
         """Send a message, if there is an engine to read it."""
@@ -192,8 +192,8 @@ class AsyncEngine:
 
     def release(self, request_id: int) -> None:
         """Forget a choice that has ended."""
-        self._sessions.pop(request_id, None)
-        if not self._sessions:
+        self._trackers.pop(request_id, None)
+        if not self._trackers:
             self._all_done.set()
 
     # What the supervisor reports.
@@ -223,8 +223,8 @@ class AsyncEngine:
     def engine_lost(self, error: ChairliftError) -> None:
         """The engine process died: every stream ends with the error."""
         self.recorder.engine_down()
-        for session in self._unfinished_sessions():
-            session.fail(EngineUnavailableError(error.message))
+        for tracker in self._unfinished_trackers():
+            tracker.fail(EngineUnavailableError(error.message))
         while self._resets:
             self._settle_reset(done=False)
 
@@ -254,29 +254,29 @@ class AsyncEngine:
             raise EngineUnavailableError("the engine has not been started")
         self._supervisor.send(message)
 
-    def _unfinished_sessions(self) -> list[RequestSession]:
-        return list({id(session): session for session in self._sessions.values()}.values())
+    def _unfinished_trackers(self) -> list[RequestTracker]:
+        return list({id(tracker): tracker for tracker in self._trackers.values()}.values())
 
     def _take_verdict(self, verdict: Verdict) -> None:
-        session = self._sessions.get(verdict.request_id)
-        if session is None:
+        tracker = self._trackers.get(verdict.request_id)
+        if tracker is None:
             return
         if verdict.error is None:
-            session.accepted()
+            tracker.accepted()
         else:
-            session.rejected(to_error(verdict))
+            tracker.rejected(to_error(verdict))
 
     def _take_step(self, message: StepDone) -> None:
         now_ns = time.monotonic_ns()
         for update in message.updates:
-            session = self._sessions.get(update.request_id)
-            if session is None:
+            tracker = self._trackers.get(update.request_id)
+            if tracker is None:
                 continue  # ended on this side meanwhile
             try:
-                session.apply(update, now_ns)
+                tracker.apply(update, now_ns)
             except Exception:  # a fault in one request's text must not end the others
                 _logger.exception("the output of a request could not be processed")
-                session.fail(EngineUnavailableError("the output of this request could not be processed"))
+                tracker.fail(EngineUnavailableError("the output of this request could not be processed"))
         self.recorder.step(message.stats)
         self._activity.step(message.stats, now_ns)
 

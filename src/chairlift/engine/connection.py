@@ -133,7 +133,8 @@ class EngineConnection:
                 self._process.kill()
 
     async def _spawn(self) -> None:
-        # Its own session, so that a terminal's Ctrl-C reaches the parent alone; standard output belongs to the parent.
+        # A process group of its own, so that a terminal's Ctrl-C reaches the parent alone; and standard output, too,
+        # belongs to the parent.
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "chairlift.engine.process"),
             stdin=asyncio.subprocess.PIPE,

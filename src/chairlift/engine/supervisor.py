@@ -179,7 +179,10 @@ class Supervisor:
             message = await connection.receive()
             if isinstance(message, Failed):
                 return message
-            self._listener.engine_said(message)
+            try:
+                self._listener.engine_said(message)
+            except Exception:  # a message that could not be dealt with must not end those that follow
+                _logger.exception("a message from the engine could not be dealt with")
             # Messages that are there already are received without yielding; others want the loop too.
             await asyncio.sleep(0)
 

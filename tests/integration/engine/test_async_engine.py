@@ -21,7 +21,7 @@ from chairlift.errors import (
     RequestTooLongError,
 )
 from tests.integration.engine.conftest import StartEngine
-from tests.integration.engine.helpers import ENDLESS, collect, entries, is_empty, metrics, run, until
+from tests.integration.engine.probes import ENDLESS, collect, entries, is_empty, metrics, run, until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.supervisor import Backoff
 from chairlift.errors import EngineUnavailableError
 from tests.integration.engine.conftest import StartEngine
-from tests.integration.engine.helpers import ENDLESS, collect, entries, is_empty, metrics, run, until
+from tests.integration.engine.probes import ENDLESS, collect, entries, is_empty, metrics, run, until
 
 pytestmark = pytest.mark.anyio
 

@@ -4,10 +4,10 @@ Knows nothing of processes. All of it lives in one event loop.
 
 ::
 
-    engine ──> RequestSession ──> DeltaBuffer ──> RequestStream ──> caller
-                                                  dropped, closed or cancelled: RequestSession.abort()
+    engine ──> RequestTracker ──> DeltaBuffer ──> RequestStream ──> caller
+                                                  dropped, closed or cancelled: RequestTracker.abort()
 
-The engine's table holds the session and not the stream, so that a stream nobody holds any more is noticed.
+The engine's table holds the tracker and not the stream, so that a stream nobody holds any more is noticed.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from chairlift.observability.recorder import Recorder
 _NS_PER_S = 1e9
 
 
-class SessionOwner(Protocol):
-    """What a session needs of the engine that made it."""
+class TrackerOwner(Protocol):
+    """What a tracker needs of the engine that made it."""
 
     @property
     def tokenizer(self) -> EngineTokenizer:
@@ -48,7 +48,7 @@ class SessionOwner(Protocol):
         ...
 
 
-class RequestSession:
+class RequestTracker:
     """Follows all choices of one request until each has ended; counts each end exactly once.
 
     Args:
@@ -63,7 +63,7 @@ class RequestSession:
         choices: Sequence[Choice],
         prompt_token_ids: Sequence[int],
         sampling: SamplingParams,
-        owner: SessionOwner,
+        owner: TrackerOwner,
         arrival_ns: int,
     ) -> None:
         self._owner = owner
@@ -190,9 +190,9 @@ class RequestStream:
     that waits in it, or by dropping the last reference. A slow reader gets fewer and larger deltas.
     """
 
-    def __init__(self, session: RequestSession, label: str | None = None) -> None:
+    def __init__(self, tracker: RequestTracker, label: str | None = None) -> None:
         self.label = label
-        self._session = session
+        self._tracker = tracker
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> "RequestStream":
@@ -200,9 +200,9 @@ class RequestStream:
 
     async def __anext__(self) -> ChoiceDelta:
         try:
-            delta = await self._session.next_delta()
+            delta = await self._tracker.next_delta()
         except asyncio.CancelledError:
-            self._session.abort()
+            self._tracker.abort()
             raise
         if delta is None:
             raise StopAsyncIteration
@@ -217,14 +217,14 @@ class RequestStream:
         self.abort()
 
     def __del__(self) -> None:
-        if self._session.request_ids and not self._loop.is_closed():
+        if self._tracker.request_ids and not self._loop.is_closed():
             # The garbage collector may run in any thread.
-            self._loop.call_soon_threadsafe(self._session.abort)
+            self._loop.call_soon_threadsafe(self._tracker.abort)
 
     def abort(self) -> None:
         """End the request; choices that have not ended yet end with ``abort``, which can still be read."""
-        self._session.abort()
+        self._tracker.abort()
 
     async def aclose(self) -> None:
         """Same as :meth:`abort`, under the name that asynchronous generators have for it."""
-        self._session.abort()
+        self._tracker.abort()

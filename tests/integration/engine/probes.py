@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.engine.session import RequestStream
+from chairlift.engine.request_tracker import RequestStream
 
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 """Runs until the model length: with the toy model, seconds for a length of thousands."""
