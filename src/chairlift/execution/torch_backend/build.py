@@ -12,7 +12,7 @@ from chairlift.config.sections import CacheSettings, ModelSettings
 from chairlift.config.sizes import format_bytes, parse_bytes
 from chairlift.errors import ConfigurationError
 from chairlift.execution.torch_backend.batch import StandingBatch
-from chairlift.execution.torch_backend.cpu_kernels import cpu_kernels
+from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
 from chairlift.execution.torch_backend.device import available_memory_bytes, computes_bfloat16, num_usable_cores
 from chairlift.execution.torch_backend.executor import TorchExecutor
 from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
@@ -57,8 +57,9 @@ def build_executor(
     num_threads = model.num_threads or num_usable_cores()
     torch.set_num_threads(num_threads)
     dtype = _choose_dtype(model.dtype)
-    kernels = cpu_kernels(dtype, num_threads)
-    loaded = load_model(source, dtype, kernels, model.max_model_len)
+    kernel_set = make_cpu_kernels(dtype, num_threads)
+    loaded = load_model(source, dtype, kernel_set.kernels, model.max_model_len)
+    torch.set_num_threads(kernel_set.num_torch_threads)
     config: ModelConfig = loaded.config
     max_model_len = _choose_max_model_len(model.max_model_len, config)
     shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, cache.page_size, dtype)
@@ -68,8 +69,8 @@ def build_executor(
         loaded,
         KVCache(shape, num_pages, device),
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
-        vocab_size=config.vocab_size,
         runs_ahead=pipeline_depth > 1,
+        on_close=kernel_set.close,
     )
     dtype_name = str(dtype).removeprefix("torch.")
     num_tokens = num_pages * cache.page_size
@@ -82,7 +83,7 @@ def build_executor(
         eos_token_ids=config.eos_token_ids,
         vocab_size=config.vocab_size,
         description=(
-            f"{source.name} in {dtype_name} on {num_threads} threads with {type(kernels).__name__}; "
+            f"{source.name} in {dtype_name} on {num_threads} threads with {kernel_set.description}; "
             f"KV memory {format_bytes(num_pages * shape.page_bytes)}: {num_pages} pages of {cache.page_size}, "
             f"{num_tokens} tokens, {num_tokens / max_model_len:.1f} requests of the full {max_model_len} tokens"
         ),

@@ -4,6 +4,8 @@ Knows nothing of how either works.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -13,11 +15,24 @@ from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 logger = logging.getLogger(__name__)
 
 
-def cpu_kernels(dtype: torch.dtype, num_threads: int) -> Kernels:
-    """Return the fastest kernels that work here, compiled and ready."""
+@dataclass(frozen=True, slots=True)
+class CpuKernelSet:
+    """Kernels, ready to be called, and what comes with them."""
+
+    kernels: Kernels
+    description: str
+    num_torch_threads: int
+    """How many threads torch's own operations should have beside these kernels."""
+    close: Callable[[], None]
+    """Ends the kernels' threads."""
+
+
+def make_cpu_kernels(dtype: torch.dtype, num_threads: int) -> CpuKernelSet:
+    """Return the fastest kernels that work here."""
     try:
         from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
     except ImportError as error:
         logger.warning("Numba is missing (%s): running on plain torch kernels, which are many times slower", error)
-        return ReferenceKernels()
-    return CpuKernels(dtype, num_threads)
+        return CpuKernelSet(ReferenceKernels(), "plain torch kernels", num_threads, lambda: None)
+    kernels = CpuKernels(dtype, num_threads)
+    return CpuKernelSet(kernels, "compiled kernels", kernels.num_torch_threads, kernels.close)

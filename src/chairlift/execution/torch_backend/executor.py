@@ -5,6 +5,7 @@ Knows nothing of model architectures, kernels or scheduling.
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from chairlift.core.step_plan import StepPlan, StepResult
 from chairlift.execution.torch_backend.batch import SamplingRows, StandingBatch
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kv_cache import KVCache
+from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.sampler import Sampled, sample
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,11 @@ _MAX_LOGITS_BYTES = 128 * 2**20
 
 class Model(Protocol):
     """What the executor needs of a model."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is, in numbers."""
+        ...
 
     def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
         """Write the KV of all rows and return the hidden states [T, E] before the output head."""
@@ -45,18 +52,25 @@ class TorchExecutor:
         model: weights and forward pass.
         kv_cache: the pages' memory.
         batch: an empty record of running requests.
-        vocab_size: columns of the logits.
         runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
             :meth:`submit` computes at once.
+        on_close: ends what the model runs on.
     """
 
     def __init__(
-        self, model: Model, kv_cache: KVCache, batch: StandingBatch, *, vocab_size: int, runs_ahead: bool
+        self,
+        model: Model,
+        kv_cache: KVCache,
+        batch: StandingBatch,
+        *,
+        runs_ahead: bool = False,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._batch = batch
-        self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+        self._on_close = on_close
+        self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * model.config.vocab_size))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-executor") if runs_ahead else None
 
     def submit(self, plan: StepPlan) -> Future[StepResult] | StepResult:
@@ -72,6 +86,7 @@ class TorchExecutor:
         if self._thread:
             self._thread.shutdown()
         self._kv_cache.layers.clear()
+        self._on_close()
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> StepResult:

@@ -12,7 +12,7 @@ import torch
 from chairlift.execution.torch_backend.device import computes_bfloat16
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_cpu import attention, linear, rows
-from chairlift.execution.torch_backend.kernels_cpu.threads import Threads, compile_body, float_bits
+from chairlift.execution.torch_backend.kernels_cpu.threads import OpenMPThreads, Threads, WorkerThreads, compile_body, float_bits
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 
 _SERIAL_ROWS = 2
@@ -51,7 +51,10 @@ class CpuKernels:
         self._is_half = int(dtype == torch.bfloat16)
         self._packs_half = dtype == torch.bfloat16 and computes_bfloat16()
         self._reference = ReferenceKernels()
-        self._threads = Threads(num_threads)
+        threads = OpenMPThreads if self._is_half else WorkerThreads
+        self._threads: Threads = threads(num_threads)
+        self.num_torch_threads = num_threads if self._is_half else 1
+        """Threads for torch's own operations; one where it does only small things, see :mod:`threads`."""
         self._linear = compile_body(linear.linear_body)
         self._norm = compile_body(rows.norm_body)
         self._rotate = compile_body(rows.rotate_body)
@@ -59,6 +62,10 @@ class CpuKernels:
         self._attention = compile_body(attention.attention_body)
         self._scratch = torch.empty(0)
         self._runs: _Runs | None = None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Lay weights out the way they are read."""

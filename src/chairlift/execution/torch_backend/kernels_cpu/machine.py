@@ -3,6 +3,7 @@
 Knows nothing of models. Everything here is inlined into the bodies that use it. Addresses are int64, in bytes.
 """
 
+import platform
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -56,6 +57,80 @@ def take_next(typingctx: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), _I64(1), "monotonic")
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def atomic_load(typingctx: Any, address: Any) -> Any:
+    """Read the int64 at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "seq_cst", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the int64 at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _I64.as_pointer()), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at an address and return what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def atomic_replace(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Write the int64 at an address if it is what was expected, and return whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        pair = builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def call_body(typingctx: Any, body: Any, arguments: Any) -> Any:
+    """Call the compiled body at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function_type = ir.FunctionType(ir.VoidType(), (_I64,))
+        builder.call(builder.inttoptr(args[0], function_type.as_pointer()), (args[1],))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def pause(typingctx: Any) -> Any:
+    """Tell the core that this is a waiting loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        machine = platform.machine().lower()
+        nothing = ir.VoidType()
+        if machine in ("x86_64", "amd64"):
+            function_type = ir.FunctionType(nothing, ())
+            builder.call(cgutils.get_or_insert_function(builder.module, function_type, "llvm.x86.sse2.pause"), ())
+        elif machine in ("aarch64", "arm64"):
+            function_type = ir.FunctionType(nothing, (_I32,))
+            function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.aarch64.hint")
+            builder.call(function, (_I32(1),))
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @intrinsic

@@ -1,23 +1,47 @@
-"""Runs compiled loop bodies on the OpenMP threads that torch already has.
+"""Runs compiled loop bodies on several threads.
 
-Knows nothing of what the bodies compute. A second thread pool beside torch's would fight it for the cores: an idle
-OpenMP thread spins for a while before it sleeps. So bodies are started through the very OpenMP library that torch is
-linked with; where that cannot be found (macOS), they run on one thread.
+Knows nothing of what the bodies compute. There are two ways, because two pools that both wait busily would fight for
+the cores:
+
+- :class:`WorkerThreads`, our own, where nearly all work is in bodies. Who starts a job never waits for a worker that
+  has not begun it, so a core that is busy with another process costs its share of the work and nothing more.
+- :class:`OpenMPThreads`, torch's own pool, where torch does the heavy part (bfloat16 in oneDNN).
 """
 
 import ctypes
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numba import cfunc, types
+
+from chairlift.execution.torch_backend.kernels_cpu.jobs import STATE_FIELDS, run_job_body, serve_jobs_body
 
 NUM_COUNTERS = 2
 """Arguments that every body has before its own: next work item, next thread number."""
 
-_INT64_BYTES = 8
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+class Threads(Protocol):
+    """Runs bodies."""
+
+    num_threads: int
+
+    def run(self, body_address: int, *arguments: int, parallel: bool = True) -> None:
+        """Run a body to its end on all threads, or on the calling one alone; ``arguments`` are its own.
+
+        Must not be called by two threads at once.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the threads."""
+        ...
 
 
 def compile_body(body: Callable[[int], None]) -> int:
@@ -37,23 +61,82 @@ def float_bits(number: float) -> int:
     return struct.unpack("<q", struct.pack("<d", number))[0]
 
 
-class Threads:
-    """Starts bodies on ``num_threads`` threads."""
+class WorkerThreads:
+    """Threads that wait busily for the next job for a moment, and asleep after that; see :mod:`jobs`."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._run_job = _BODY(compile_body(run_job_body))
+        self._serve_jobs = _BODY(compile_body(serve_jobs_body))
+        self._state: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(STATE_FIELDS, np.int64)
+        self._num_asleep = 0
+        self._is_closed = False
+        self._wake = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._workers = [
+            threading.Thread(target=self._work, name=f"chairlift-kernels-{index}", daemon=True)
+            for index in range(1, num_threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def run(self, body_address: int, *arguments: int, parallel: bool = True) -> None:
+        """Run a body to its end; workers that are awake help."""
+        packed = (ctypes.c_int64 * (NUM_COUNTERS + len(arguments)))(0, 0, *arguments)
+        if not parallel or not self._workers:
+            _BODY(body_address)(ctypes.addressof(packed))
+            return
+        if self._num_asleep:
+            self._wake_all()
+        job = (ctypes.c_int64 * 3)(self._state.ctypes.data, body_address, ctypes.addressof(packed))
+        self._run_job(ctypes.addressof(job))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._is_closed = True
+        for worker in self._workers:
+            while worker.is_alive():
+                self._wake_all()
+                worker.join(timeout=0.01)
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            if self._num_asleep:
+                self._wake.release(self._num_asleep)
+            self._num_asleep = 0
+
+    def _work(self) -> None:
+        last_job = np.zeros(1, np.int64)
+        own = (ctypes.c_int64 * 2)(self._state.ctypes.data, last_job.ctypes.data)
+        while not self._is_closed:
+            self._serve_jobs(ctypes.addressof(own))  # returns after a while without a job
+            with self._lock:
+                self._num_asleep += 1
+            self._wake.acquire()
+
+
+class OpenMPThreads:
+    """torch's own OpenMP threads, started through the very library that torch is linked with.
+
+    Where that library cannot be found, bodies run on the calling thread.
+    """
 
     def __init__(self, num_threads: int) -> None:
         self._start = _find_parallel_start()
         self.num_threads = num_threads if self._start is not None else 1
 
     def run(self, body_address: int, *arguments: int, parallel: bool = True) -> None:
-        """Run a body to its end on all threads, or on the calling one alone; ``arguments`` are its own."""
+        """Run a body to its end; all threads take part."""
         packed = (ctypes.c_int64 * (NUM_COUNTERS + len(arguments)))(0, 0, *arguments)
-        if parallel and self._start is not None and self.num_threads > 1:
+        if parallel and self.num_threads > 1:
             self._start(body_address, packed, self.num_threads, 0)
         else:
             _BODY(body_address)(ctypes.addressof(packed))
 
+    def close(self) -> None:
+        """Nothing to end: the threads are torch's."""
 
-_BODY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
 _keep_alive: list[Any] = []
 """Machine code lives as long as the object that Numba returned for it."""
 
