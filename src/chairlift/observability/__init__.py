@@ -1,1 +1,4 @@
-"""What a running engine says about itself: metrics, logs and timelines, each described once."""
+"""What a running engine says about itself: metrics, logs and timelines, each described once.
+
+Knows nothing of who listens.
+"""
