@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--without-torch", action="store_true", help=f"make {', '.join(sorted(BLOCKED))} impossible to import"
     )
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
 def pytest_configure(config: pytest.Config) -> None:

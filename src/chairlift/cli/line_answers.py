@@ -71,7 +71,7 @@ async def _last_deltas(engine: Engine, token_ids: list[int], sampling: SamplingP
     finally:
         stream.abort()
     if any(delta.finish_reason in ("abort", "error") for delta in last.values()):
-        raise EngineUnavailableError("The engine stopped before the prompt was answered")
+        raise EngineUnavailableError("the engine stopped before the prompt was answered")
     return [("".join(texts[index]), last[index]) for index in range(sampling.n)]
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import json
 import shlex
 
-_QUESTION = "Why does a chairlift never wait for a group?"
+_QUESTION = "What is the capital of France?"
 
 
 def base_url(host: str, port: int) -> str:
@@ -31,7 +31,8 @@ def is_loopback(host: str) -> bool:
 
 def ready_text(model: str, url: str, *, needs_key: bool) -> str:
     """Where the server is, and a line to try it with."""
-    body = {"model": model, "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64}
+    messages = [{"role": "user", "content": _QUESTION}]
+    body = {"model": model, "messages": messages, "max_tokens": 64, "temperature": 0}
     words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
     line = " ".join(map(shlex.quote, words))
     if needs_key:

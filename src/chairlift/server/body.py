@@ -38,4 +38,4 @@ async def _read_bounded(request: Request, max_bytes: int) -> bytes:
 
 
 def _too_large(max_bytes: int, given: str) -> BodyTooLargeError:
-    return BodyTooLargeError(f"The request body has {given}, but --max-body-bytes is {max_bytes}")
+    return BodyTooLargeError(f"the request body has {given}, but --max-body-bytes is {max_bytes}")

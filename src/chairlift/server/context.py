@@ -29,7 +29,7 @@ class ServerContext:
         """
         served = self.engine.model_info.name
         if name is not None and name != served:
-            raise UnknownModelError(f"The model '{name}' does not exist; this server serves '{served}'", param="model")
+            raise UnknownModelError(f"the model '{name}' does not exist; this server serves '{served}'", param="model")
         return served
 
 

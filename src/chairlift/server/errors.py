@@ -55,7 +55,7 @@ class ErrorBody(msgspec.Struct):
 def describe(error: Exception) -> ErrorBody:
     """OpenAI's error body for an exception; anything unexpected shows no internals."""
     if not isinstance(error, ChairliftError) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ErrorBody(ErrorDetail("Internal error; the log of the server has the details", "internal_server_error"))
+        return ErrorBody(ErrorDetail("internal error; the log of the server has the details", "internal_server_error"))
     param = error.param if isinstance(error, InvalidRequestError) else None
     return ErrorBody(ErrorDetail(error.message, error.error_type, param, _CODES.get(type(error))))
 
@@ -77,10 +77,10 @@ def invalid_body(error: ValidationError) -> InvalidRequestError:
     """The first thing that is wrong with a request body, naming the field as a client would write it."""
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        return InvalidRequestError(f"The request body is not valid JSON: {first['msg']}")
+        return InvalidRequestError(f"the request body is not valid JSON: {first['msg']}")
     param = _field_path(first["loc"])
     quoted = "" if first["type"] == "missing" else f", got {_quote(first['input'])}"
-    return InvalidRequestError(f"{param or 'The request body'}: {first['msg']}{quoted}", param=param)
+    return InvalidRequestError(f"{param or 'the request body'}: {first['msg']}{quoted}", param=param)
 
 
 async def handle_chairlift_error(_request: Request, error: Exception) -> Response:
@@ -95,7 +95,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return error_response(error)
     message = {
-        HTTPStatus.NOT_FOUND: f"There is no {request.url.path} here",
+        HTTPStatus.NOT_FOUND: f"there is no {request.url.path} here",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on {request.url.path}",
     }.get(HTTPStatus(error.status_code), str(error.detail))
     kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_server_error"

@@ -55,7 +55,7 @@ class ApiKeyGuard:
         if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or self._is_authorised(scope):
             await self.app(scope, receive, send)
             return
-        error = AuthenticationError("The API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+        error = AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
         await error_response(error)(scope, receive, send)
 
     def _is_authorised(self, scope: Scope) -> bool:

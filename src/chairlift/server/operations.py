@@ -33,9 +33,9 @@ async def health(request: Request) -> Response:
     """200 while requests are served; 503 while the engine is down or the server is shutting down."""
     engine = context_of(request).engine
     if not engine.is_healthy:
-        raise EngineUnavailableError("The engine is down")
+        raise EngineUnavailableError("the engine is down")
     if engine.is_draining:
-        raise DrainingError("The server is shutting down")
+        raise DrainingError("the server is shutting down")
     return Response(msgspec.json.encode(Health("ok")), media_type="application/json")
 
 

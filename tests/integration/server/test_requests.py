@@ -182,7 +182,8 @@ def test_the_openai_client_answers_streams_and_raises() -> None:
             answer = api.chat.completions.create(
                 model="org/toy", messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9, seed=3
             )
-            assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens_details is not None
             assert answer.choices[0].finish_reason in ("stop", "length")
             chunks = api.chat.completions.create(
                 model="org/toy",
@@ -203,8 +204,8 @@ def test_the_openai_client_answers_streams_and_raises() -> None:
                 api.completions.create(model="gpt-4", prompt="x")
             with pytest.raises(openai.BadRequestError, match="temperature"):
                 api.completions.create(model="org/toy", prompt="x", temperature=-1)
-        with openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as api:
-            with pytest.raises(openai.AuthenticationError):
-                api.models.list()
+        stranger = openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0)
+        with stranger, pytest.raises(openai.AuthenticationError):
+            stranger.models.list()
         assert "secret" not in "\n".join([*server.log, *server.announcement])
         assert "$CHAIRLIFT_API_KEY" in server.announcement[-1]

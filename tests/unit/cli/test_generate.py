@@ -48,7 +48,9 @@ def test_never_more_lines_in_work_than_the_window() -> None:
 
 
 def test_a_bad_line_is_answered_by_its_error_and_hurts_no_other() -> None:
-    answers = answer([b'{"prompt": "x", "n": 2}', b"{", b'{"prompt": "x", "temperature": -1, "id": 7}', b'{"prompt": "y"}'])
+    answers = answer(
+        [b'{"prompt": "x", "n": 2}', b"{", b'{"prompt": "x", "temperature": -1, "id": 7}', b'{"prompt": "y"}']
+    )
     assert [line.error is None for line in answers] == [True, False, False, True]
     assert [output.text for output in answers[0].outputs] == ["abcdefghijklmnop", "bcdefghijklmnopq"]
     assert (answers[2].line, answers[2].id) == (3, 7)

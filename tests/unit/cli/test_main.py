@@ -83,5 +83,3 @@ def test_flags_that_are_not_given_leave_the_choice_to_the_environment(monkeypatc
     settings = options.settings_from({"max_num_seqs": None, "enable_prefix_caching": None, "page_size": 8})
     assert (settings.scheduler.max_num_seqs, settings.cache.page_size) == (5, 8)
     assert not settings.cache.enable_prefix_caching
-
-

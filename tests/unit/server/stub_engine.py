@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -78,7 +79,7 @@ def request(
     engine: StubEngine | None = None,
     server: ServerSettings | None = None,
     raise_faults: bool = True,
-    **arguments: object,
+    **arguments: Any,
 ) -> httpx.Response:
     """One request to an application of its own."""
 
@@ -91,7 +92,7 @@ def request(
     return asyncio.run(send())
 
 
-def post(path: str, body: object, **options: object) -> httpx.Response:
+def post(path: str, body: object, **options: Any) -> httpx.Response:
     """POST a body: an object as JSON, text and bytes as they are."""
     if isinstance(body, str | bytes):
         return request("POST", path, content=body, **options)

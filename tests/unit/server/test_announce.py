@@ -32,6 +32,16 @@ def test_a_key_is_left_to_the_shell() -> None:
     assert ready_text("m", "http://x:1", needs_key=True).endswith('-H "Authorization: Bearer $CHAIRLIFT_API_KEY"')
 
 
-def test_only_loopback_is_private() -> None:
-    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
-    assert not is_loopback("0.0.0.0") and not is_loopback("10.0.0.1") and not is_loopback("example.org")
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("10.0.0.1", False),
+        ("example.org", False),
+    ],
+)
+def test_only_loopback_is_private(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -145,8 +146,8 @@ def test_parts_of_a_message_are_joined_and_developer_is_system() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_b72_a_refusal_comes_before_the_stream_and_ends_the_other_prompts(stream: bool) -> None:
-    def refuse(prompt: list[int]) -> Exception | None:
-        return OverloadedError("2 requests wait", retry_after_s=7) if prompt == [2] else None
+    def refuse(prompt: Sequence[int]) -> Exception | None:
+        return OverloadedError("2 requests wait", retry_after_s=7) if list(prompt) == [2] else None
 
     engine = StubEngine(refuse=refuse)
     response = post(COMPLETIONS, {"prompt": [[1], [2], [3]], "stream": stream}, engine=engine)
@@ -158,7 +159,7 @@ def test_b72_a_refusal_comes_before_the_stream_and_ends_the_other_prompts(stream
 
 @pytest.mark.parametrize("prompts", [["x"], ["x", "y"]])
 def test_a_stream_that_breaks_ends_with_an_error_event(prompts: list[str]) -> None:
-    async def breaking(prompt, sampling):  # noqa: ANN001, ANN202
+    async def breaking(prompt, sampling):
         async for delta in letters(prompt, sampling):
             if delta.num_output_tokens == 3:
                 raise EngineUnavailableError("the engine process died")
@@ -181,7 +182,7 @@ def test_a_stream_that_breaks_ends_with_an_error_event(prompts: list[str]) -> No
 
 
 def test_an_aborted_request_is_no_success() -> None:
-    async def aborted(prompt, sampling):  # noqa: ANN001, ANN202
+    async def aborted(prompt, sampling):
         async for delta in letters(prompt, sampling):
             delta = delta if delta.finish_reason is None else type(delta)(0, "", (), 3, 0, "abort")
             yield delta
@@ -193,7 +194,7 @@ def test_an_aborted_request_is_no_success() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_fault_of_ours_shows_no_internals(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def faulty(prompt, sampling):  # noqa: ANN001, ANN202
+    async def faulty(prompt, sampling):
         yield (await anext(letters(prompt, sampling)))
         raise RuntimeError("secret detail")
 
@@ -208,7 +209,7 @@ def test_a_fault_of_ours_shows_no_internals(stream: bool, caplog: pytest.LogCapt
 
 
 def test_a_chunk_without_text_is_not_sent() -> None:
-    async def halves(prompt, sampling):  # noqa: ANN001, ANN202
+    async def halves(prompt, sampling):
         async for delta in letters(prompt, sampling):
             yield delta if delta.num_output_tokens % 2 else type(delta)(0, "", (1,), delta.num_output_tokens)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ async def call_and_leave(engine: StubEngine, body: dict, when: asyncio.Event) ->
         await when.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: dict) -> None:
-        sent.append(message)
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(dict(message))
         if message.get("body"):
             when.set()
 

@@ -69,7 +69,7 @@ def check_other_fields(fields: Mapping[str, object], supported: Iterable[str]) -
         if name in IGNORED:
             continue
         if name not in REFUSED:
-            raise InvalidRequestError(f"Unknown field '{name}'{_suggestion(name, supported)}", param=name)
+            raise InvalidRequestError(f"unknown field '{name}'{_suggestion(name, supported)}", param=name)
         if value is not None and not any(_is_same(value, harmless) for harmless in REFUSED[name]):
             raise InvalidRequestError(f"'{name}' is not supported by this server", param=name)
 

@@ -134,6 +134,6 @@ def _delta_or_raise(item: ChoiceDelta | Exception) -> ChoiceDelta:
 
 def _check_ending(delta: ChoiceDelta) -> None:
     if delta.finish_reason == "abort":
-        raise DrainingError("The server is shutting down and ended the request")
+        raise DrainingError("the server is shutting down and ended the request")
     if delta.finish_reason == "error":
-        raise EngineUnavailableError("The engine failed while it worked on the request")
+        raise EngineUnavailableError("the engine failed while it worked on the request")

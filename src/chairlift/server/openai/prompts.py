@@ -51,7 +51,7 @@ async def prepare_prompts(body: CompletionBody, engine: Engine, settings: Server
     prompts = _prompt_list(body)
     if len(prompts) > settings.max_prompts:
         raise InvalidRequestError(
-            f"The request has {len(prompts)} prompts, but --max-prompts is {settings.max_prompts}", param="prompt"
+            f"the request has {len(prompts)} prompts, but --max-prompts is {settings.max_prompts}", param="prompt"
         )
     add_special_tokens = body.add_special_tokens is not False
     prepared: list[PreparedPrompt] = []
@@ -111,7 +111,7 @@ def check_token_ids(token_ids: Sequence[int], model: ModelFacts, *, param: str) 
     """
     if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
         wrong = next(token for token in token_ids if not 0 <= token < model.vocab_size)
-        raise InvalidRequestError(f"Token id {wrong} is not in [0, {model.vocab_size})", param=param)
+        raise InvalidRequestError(f"token id {wrong} is not in [0, {model.vocab_size})", param=param)
 
 
 def _prompt_list(body: CompletionBody) -> Sequence[str | list[int]]:

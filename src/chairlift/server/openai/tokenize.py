@@ -45,7 +45,7 @@ async def detokenize(request: Request) -> Response:
 
 async def _token_ids(body: TokenizeBody, codec: TextCodec) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
-        raise InvalidRequestError("Give either prompt or messages", param="prompt")
+        raise InvalidRequestError("give either prompt or messages", param="prompt")
     if body.messages is not None:
         return list((await prepare_conversation(body.messages, body, codec)).token_ids)
     return await encode(codec, body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
