@@ -18,8 +18,8 @@ DEV_STAMP := $(VENV)/.chairlift-dev
 PYTEST := $(BIN)/python -m pytest $(if $(CI),--hypothesis-profile=ci)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check format format-check lint types layers spelling docstrings reference \
-	reference-check docs constraints clean
+.PHONY: help setup setup-dev serve test check format format-check lint types layers spelling docstrings sizes \
+	reference reference-check docs constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -60,7 +60,7 @@ test: $(DEV_STAMP) ## run every test; the unit tests also once where torch canno
 # -------------------------------------------------------------------------------------------------------- checking
 
 # Fast to slow, so that the common mistakes show first.
-check: format-check lint spelling docstrings layers types reference-check ## formatting, lint, types, layers, references
+check: format-check lint spelling docstrings layers types reference-check sizes ## formatting, lint, types, layers, references
 
 format: $(DEV_STAMP) ## rewrite the code in its one format
 	$(BIN)/ruff format .
@@ -83,6 +83,9 @@ spelling: $(DEV_STAMP)
 
 docstrings: $(DEV_STAMP)
 	$(BIN)/interrogate --quiet src
+
+sizes: $(DEV_STAMP)
+	@$(BIN)/python -m tests.architecture.sizes
 
 reference: $(DEV_STAMP) ## write docs/reference from the code
 	$(BIN)/python -m chairlift.cli.reference
