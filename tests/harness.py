@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
 from chairlift.core import invariants
 from chairlift.core.events import Event
+from chairlift.core.outcome import StepOutcome
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.scheduler import Scheduler
-from chairlift.core.stepper import StepOutcome, Stepper
+from chairlift.core.stepper import Stepper
 from chairlift.execution.fake import FakeExecutor, reference_output
 
 VOCAB_SIZE = 50

@@ -1,6 +1,7 @@
 """Any sequence of arrivals, steps, aborts and resets leaves every request with the tokens it would get alone."""
 
 from collections import deque
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -59,7 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.executor = FakeExecutor(num_pages, page_size, vocab_size=VOCAB_SIZE, step_duration_ns=1)
         self.mirror = PlanState()
-        self.in_flight: deque[tuple[StepPlan, object]] = deque()
+        self.in_flight: deque[tuple[StepPlan, Any]] = deque()
         self.expected: dict[int, list[int]] = {}
         self.output: dict[int, list[int]] = {}
         self.ended: dict[int, FinishReason] = {}

@@ -5,11 +5,11 @@ Knows nothing of how steps are executed; time comes in as an argument, and all s
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
 from chairlift.core.batching import BATCHING
 from chairlift.core.events import Scheduled, StepCommitted, TokensEmitted
+from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.ports import EventSink, PageKeyer
 from chairlift.core.request import FinishReason, Request
@@ -19,28 +19,6 @@ from chairlift.core.step_plan import StepPlan, StepResult, TokenLogprobs
 from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
 from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError, RequestTooLongError
-
-
-class RequestUpdate(NamedTuple):
-    """What a step brought to one request: new tokens, and how it ended if it did."""
-
-    request_id: int
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    stop_token: int | None
-    num_cached_tokens: int
-    logprobs: TokenLogprobs | None
-
-
-class CommittedStep(NamedTuple):
-    """A step's size and use. ``num_useful_slots`` of the slots did something for a request that still lived."""
-
-    updates: list[RequestUpdate]
-    num_prefill_tokens: int
-    num_decode_tokens: int
-    num_padding_tokens: int
-    num_wasted_rows: int
-    num_useful_slots: int
 
 
 class Scheduler:
@@ -182,7 +160,8 @@ class Scheduler:
         decodes = state.schedule_decodes(draft)
         if draft.budget.num_tokens == 0:
             return None
-        plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=tuple(state.left))
+        left = tuple(request_id for request_id in state.left if request_id not in state.ended)
+        plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=left)
         state.ended.clear()
         state.left.clear()
         state.in_flight.append(InFlightStep(draft.step, decodes, draft.chunks, draft.budget))
@@ -211,34 +190,35 @@ class Scheduler:
         page_size = state.memory.page_size
         for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
             if request.finish_reason is not None:
-                if request.num_in_flight == 0:
-                    state.release_if_idle(request)
                 continue
             request.num_pending_tokens -= 1
+            if row in result.failed_rows:
+                updates.append(self._fail(request))
+                continue
             updates.append(self._append(step, request, token_id, result.logprobs.get(row)))
             if request.num_computed_tokens % page_size == 0 and request.finish_reason is None:
                 state.memory.publish(request)
-        for request, chunk in record.chunks:
+        for request, _ in record.chunks:
             if request.finish_reason is None:
                 state.memory.publish(request)
-            elif not chunk.samples and request.num_in_flight == 0:
-                state.release_if_idle(request)
         return self._report(record, result, updates, num_wasted)
 
     def _settle_rows(self, record: InFlightStep) -> int:
         """Turn scheduled into computed; return how many rows worked for requests that have ended meanwhile."""
-        num_wasted = 0
+        wasted: list[Request] = []
         for request in record.decodes:
             request.num_in_flight -= 1
             request.num_computed_tokens += 1
             if request.finish_reason is not None:
-                num_wasted += 1
+                wasted.append(request)
         for request, chunk in record.chunks:
             request.num_in_flight -= 1
             request.num_computed_tokens = chunk.start + chunk.length
             if request.finish_reason is not None:
-                num_wasted += 1
-        return num_wasted
+                wasted.append(request)
+        for request in wasted:
+            self._state.release_if_idle(request)
+        return len(wasted)
 
     def _append(self, step: int, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> RequestUpdate:
         """Append a sampled token, and end the request if it was its last."""
@@ -259,6 +239,11 @@ class Scheduler:
         return RequestUpdate(
             request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0, logprobs
         )
+
+    def _fail(self, request: Request) -> RequestUpdate:
+        """End a request whose row the model could not compute; nobody else is hurt."""
+        self._state.finish(request, FinishReason.ERROR, keeps_row=self._batching.keeps_row(request))
+        return RequestUpdate(request.request_id, (), FinishReason.ERROR, None, request.num_cached_tokens or 0, None)
 
     def _report(
         self, record: InFlightStep, result: StepResult, updates: list[RequestUpdate], num_wasted: int

@@ -165,7 +165,7 @@ class PlanState:
             self.requests.pop(request_id, None)
             self.decodes.pop(request_id, None)
         for request_id in plan.decodes_left:
-            self.decodes.pop(request_id, None)
+            del self.decodes[request_id]
         for new in plan.new:
             self.requests[new.request_id] = RunningRequest(
                 new, list(new.token_ids), list(new.pages), new.num_computed_tokens

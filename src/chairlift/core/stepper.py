@@ -4,25 +4,13 @@ Knows nothing of clocks: the caller says what time it is.
 """
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
+from chairlift.core.outcome import StepOutcome
 from chairlift.core.ports import Executor
-from chairlift.core.scheduler import RequestUpdate, Scheduler
-from chairlift.core.step_plan import StepPlan, StepResult
+from chairlift.core.scheduler import Scheduler
+from chairlift.core.step_plan import StepPlan
 from chairlift.errors import ConfigurationError
-
-
-class StepOutcome(NamedTuple):
-    """A committed step: what it brought to requests, its size, and how many slots did something useful."""
-
-    step: int
-    updates: list[RequestUpdate]
-    result: StepResult
-    num_prefill_tokens: int
-    num_decode_tokens: int
-    num_padding_tokens: int
-    num_wasted_rows: int
-    num_useful_slots: int
 
 
 class Stepper:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from chairlift.core.outcome import RequestUpdate
 from chairlift.core.sampling_params import SamplingParams
-from chairlift.core.scheduler import RequestUpdate
 from chairlift.engine.end_tokens import end_tokens
 from chairlift.engine.messages import AddRequest, Choice
 from chairlift.engine.output_processor import ChoiceProcessor

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from chairlift.config.sections import QueueSettings
 from chairlift.core import invariants
+from chairlift.core.outcome import RequestUpdate, StepOutcome
 from chairlift.core.request import FinishReason, Request
-from chairlift.core.scheduler import RequestUpdate, Scheduler
-from chairlift.core.stepper import StepOutcome, Stepper
+from chairlift.core.scheduler import Scheduler
+from chairlift.core.stepper import Stepper
 from chairlift.engine.engine_events import EngineEvents
 from chairlift.engine.messages import AddRequest, ModelInfo, StepDone, Update, Verdict
 from chairlift.engine.queue_gate import QueueGate

@@ -29,7 +29,7 @@ class FakeExecutor:
         num_pages, page_size: the pool, as the scheduler knows it.
         vocab_size: tokens are below this.
         step_duration_ns: reported as each step's duration; the real one is measured if absent.
-        model: the next token of a context; the hash of :func:`next_token` if absent.
+        model: the next token of a context; the hash of :func:`next_token` if not given.
         pace_s: how long a step takes at least, to play a slower machine.
     """
 
@@ -40,7 +40,7 @@ class FakeExecutor:
         *,
         vocab_size: int = 1000,
         step_duration_ns: int | None = None,
-        model: NextToken | None = None,
+        model: NextToken = next_token,
         pace_s: float = 0.0,
     ) -> None:
         self.vocab_size = vocab_size
@@ -96,7 +96,9 @@ class FakeExecutor:
             self._write(request_id, state.requests[request_id].num_computed_tokens, 1)
         for chunk in plan.chunks:
             self._write(chunk.request_id, chunk.start, chunk.length, chunk.padding)
-        tokens = [self._sample(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes]
+        tokens = [
+            self._sample(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes
+        ]
         tokens.extend(self._sample_chunk(chunk) for chunk in plan.chunks if chunk.samples)
         state.advance(plan, tokens)
         return tokens
@@ -122,9 +124,6 @@ class FakeExecutor:
             raise ChairliftError(f"request {request_id} read a slot that nobody wrote")
         request = running.request
         seed = 0 if request.sampling.is_greedy else request.seed
-        if self._model is not None:
-            return self._model(context, self.vocab_size, seed)
-        early = context_length - request.num_prompt_tokens < request.sampling.min_tokens
-        if not early:
-            return next_token(context, self.vocab_size, seed)
-        return allowed_token(context, self.vocab_size, seed, request.stop_token_ids)
+        is_early = context_length - request.num_prompt_tokens < request.sampling.min_tokens
+        forbidden = request.stop_token_ids if is_early else frozenset[int]()
+        return allowed_token(context, self.vocab_size, seed, forbidden, self._model)

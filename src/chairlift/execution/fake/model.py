@@ -38,9 +38,11 @@ def reference_output(
     return context[len(prompt) :]
 
 
-def allowed_token(context: Sequence[int], vocab_size: int, seed: int, forbidden: frozenset[int]) -> int:
-    """Return the next token, or the first one after it that is not forbidden."""
-    token_id = next_token(context, vocab_size, seed)
+def allowed_token(
+    context: Sequence[int], vocab_size: int, seed: int, forbidden: frozenset[int], model: NextToken = next_token
+) -> int:
+    """Return the model's next token, or the first one after it that is not forbidden."""
+    token_id = model(context, vocab_size, seed)
     for _ in range(vocab_size):
         if token_id not in forbidden:
             break

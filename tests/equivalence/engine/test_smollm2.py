@@ -1,0 +1,136 @@
+"""The embedded model says what transformers says, token for token, however it is batched, chunked, cached or preempted.
+
+A difference is allowed only where transformers' own two best logits lie within 1e-3 of each other: there, the order of
+float32 sums decides. It is printed, and the prompt is compared no further.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.llm import LLM
+
+NUM_TOKENS = 64
+TIE = 1e-3
+KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 4
+"""Layers, keys and values, heads, head size, bytes of a float32."""
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+QUESTIONS = Path(__file__).parents[2] / "data" / "mt_bench_first_turns.jsonl"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def questions() -> list[str]:
+    return [json.loads(line)["prompt"] for line in QUESTIONS.read_text(encoding="utf-8").split("\n") if line]
+
+
+class Truth:
+    """transformers' greedy continuation of each prompt, and its logits where somebody differs."""
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[list[int]]) -> None:
+        self.prompts = list(prompts)
+        self._model = model
+        self.outputs = [self._generate(prompt) for prompt in prompts]
+
+    @torch.inference_mode()
+    def _generate(self, prompt: list[int]) -> list[int]:
+        ids = torch.tensor([prompt])
+        generate: Any = self._model.generate
+        output = generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=2
+        )
+        assert isinstance(output, torch.Tensor)
+        return output[0, len(prompt) :].tolist()
+
+    @torch.inference_mode()
+    def gap(self, index: int, position: int) -> float:
+        """Difference of the two best logits for the token at this place of the output."""
+        context = self.prompts[index] + self.outputs[index][:position]
+        best = self._model(torch.tensor([context])).logits[0, -1].topk(2).values
+        return float(best[0] - best[1])
+
+    def check(self, name: str, outputs: Sequence[Sequence[int]]) -> None:
+        """Compare, allowing ties."""
+        for index, (theirs, ours) in enumerate(zip(self.outputs, outputs, strict=True)):
+            if list(ours) == theirs:
+                continue
+            position = next(
+                (i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b),
+                min(len(theirs), len(ours)),
+            )
+            gap = self.gap(index, position)
+            print(f"{name}: prompt {index} differs at token {position}, where the two best logits lie {gap:.2e} apart")
+            assert gap < TIE, f"{name}: prompt {index} differs at token {position}, gap {gap}"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(dtype="float32", quantization="none", max_num_seqs=20, max_model_len=1024, kv_cache_memory="300MB") as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def truth(embedded_reference: PreTrainedModel, llm: LLM) -> Truth:
+    @cache
+    def prompts() -> list[list[int]]:
+        texts = [llm.tokenizer.apply_chat_template([{"role": "user", "content": question}]) for question in questions()]
+        return [llm.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+    assert len(prompts()) == 20
+    return Truth(embedded_reference, prompts())
+
+
+def tokens(llm: LLM, prompts: Sequence[list[int]]) -> list[list[int]]:
+    return [result.outputs[0].token_ids for result in llm.generate(prompts, GREEDY, use_tqdm=False)]
+
+
+def test_alone(llm: LLM, truth: Truth) -> None:
+    assert llm.reset_prefix_cache()
+    truth.check("alone", [tokens(llm, [prompt])[0] for prompt in truth.prompts])
+
+
+def test_in_a_batch_of_twenty_and_with_a_warm_cache(llm: LLM, truth: Truth) -> None:
+    assert llm.reset_prefix_cache()
+    truth.check("batch", tokens(llm, truth.prompts))
+    results = llm.generate(truth.prompts, GREEDY, use_tqdm=False)
+    assert all(result.num_cached_tokens > 0 for result in results if len(result.prompt_token_ids) > 32)
+    truth.check("warm", [result.outputs[0].token_ids for result in results])
+
+
+def test_in_chunks_of_sixteen(truth: Truth) -> None:
+    with LLM(
+        dtype="float32",
+        max_model_len=1024,
+        kv_cache_memory="300MB",
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        page_size=4,
+    ) as llm:
+        truth.check("chunked", tokens(llm, truth.prompts))
+
+
+def test_under_preemption(truth: Truth) -> None:
+    longest = max(map(len, truth.prompts)) + NUM_TOKENS
+    memory = str(int(longest * 2.5 * KV_BYTES_PER_TOKEN))
+    with LLM(dtype="float32", max_num_seqs=20, max_model_len=1024, kv_cache_memory=memory) as llm:
+        truth.check("preempted", tokens(llm, truth.prompts))
+        assert llm.last_run_stats is not None
+        assert llm.last_run_stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize("depth", [2])
+def test_with_two_steps_in_flight(truth: Truth, depth: int) -> None:
+    with LLM(dtype="float32", max_model_len=1024, kv_cache_memory="300MB", pipeline_depth=depth) as llm:
+        truth.check("two steps in flight", tokens(llm, truth.prompts))
+
+
+def test_in_static_groups(truth: Truth) -> None:
+    with LLM(dtype="float32", max_model_len=1024, kv_cache_memory="600MB", batching="static", max_num_seqs=10) as llm:
+        truth.check("static", tokens(llm, truth.prompts))
