@@ -129,7 +129,8 @@ def main() -> None:
     )
     for name, seconds in sorted(watch.seconds.items(), key=lambda entry: -entry[1]):
         calls = watch.calls[name]
-        print(f"{name:28s} {seconds:8.2f} s  {seconds / elapsed_s:6.1%}  {calls:7d} calls  {seconds / calls * 1e6:9.1f} us")
+        share, each_us = seconds / elapsed_s, seconds / calls * 1e6
+        print(f"{name:28s} {seconds:8.2f} s  {share:6.1%}  {calls:7d} calls  {each_us:9.1f} us")
 
 
 if __name__ == "__main__":

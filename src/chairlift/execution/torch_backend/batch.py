@@ -22,10 +22,11 @@ class SamplingRows:
 
     table_rows: NDArray[np.int64]  # [S], rows of the request table
     positions: NDArray[np.int64]  # [S], index in its request of the token to be sampled
+    step_rows: torch.Tensor  # int64 [S], the rows' places in the step, on the model's device
 
     def part(self, rows: slice) -> "SamplingRows":
         """Return some of the rows."""
-        return SamplingRows(self.table_rows[rows], self.positions[rows])
+        return SamplingRows(self.table_rows[rows], self.positions[rows], self.step_rows[rows])
 
 
 class StandingBatch:
@@ -91,7 +92,7 @@ class StandingBatch:
             kv_slots[row_start:end] = self.table.kv_slots(table_row, positions[row_start:end])
             prefills.append(self._prefill_rows(table_row, chunk, row_start))
             row_start = end
-        sampling_rows, sample_rows = self._sampling_rows(plan, prefills, decode_positions)
+        sampling_rows = self._sampling_rows(plan, prefills, decode_positions)
         batch = ForwardBatch(
             token_ids=self._tensor(token_ids),
             positions=self._tensor(np.minimum(positions, self._max_position)),
@@ -100,7 +101,7 @@ class StandingBatch:
             decode_page_tables=self._tensor(self._decode_page_tables(decode_positions)),
             decode_context_lengths=self._tensor((decode_positions + 1).astype(np.int32)),
             prefills=prefills,
-            sample_rows=self._tensor(sample_rows),
+            sample_rows=sampling_rows.step_rows,
         )
         return batch, sampling_rows
 
@@ -125,18 +126,15 @@ class StandingBatch:
 
     def _sampling_rows(
         self, plan: StepPlan, prefills: list[PrefillRows], decode_positions: NDArray[np.int64]
-    ) -> tuple[SamplingRows, NDArray[np.int64]]:
-        """Return the sampling rows, and their places among the rows of the step."""
+    ) -> SamplingRows:
         pairs = [(chunk, rows) for chunk, rows in zip(plan.chunks, prefills, strict=True) if chunk.samples]
         table_rows = [self.table.row(chunk.request_id) for chunk, _ in pairs]
         positions = [chunk.start + chunk.length for chunk, _ in pairs]
         places = [rows.row_start + chunk.length - 1 for chunk, rows in pairs]
-        return (
-            SamplingRows(
-                np.concatenate((self._decode_rows, np.array(table_rows, np.int64))),
-                np.concatenate((decode_positions + 1, np.array(positions, np.int64))),
-            ),
-            np.concatenate((np.arange(len(self._decode_rows)), np.array(places, np.int64))),
+        return SamplingRows(
+            np.concatenate((self._decode_rows, np.array(table_rows, np.int64))),
+            np.concatenate((decode_positions + 1, np.array(positions, np.int64))),
+            self._tensor(np.concatenate((np.arange(len(self._decode_rows)), np.array(places, np.int64)))),
         )
 
     def _decode_page_tables(self, decode_positions: NDArray[np.int64]) -> NDArray[np.int32]:

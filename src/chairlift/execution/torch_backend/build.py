@@ -74,6 +74,7 @@ def build_executor(
     )
     dtype_name = str(dtype).removeprefix("torch.")
     num_tokens = num_pages * cache.page_size
+    threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     return BuiltExecutor(
         executor=executor,
         num_pages=num_pages,
@@ -83,7 +84,7 @@ def build_executor(
         eos_token_ids=config.eos_token_ids,
         vocab_size=config.vocab_size,
         description=(
-            f"{source.name} in {dtype_name} on {num_threads} threads with {kernel_set.description}; "
+            f"{source.name} in {dtype_name} on {threads} with {kernel_set.description}; "
             f"KV memory {format_bytes(num_pages * shape.page_bytes)}: {num_pages} pages of {cache.page_size}, "
             f"{num_tokens} tokens, {num_tokens / max_model_len:.1f} requests of the full {max_model_len} tokens"
         ),

@@ -33,7 +33,9 @@ def available_memory_bytes() -> int:
     current = _read_words(_CGROUP / "memory.current")
     if limit and current and limit[0] != "max":
         # The page cache counts as used there, but is given up on demand.
-        reclaimable = dict(zip(*[iter(_read_words(_CGROUP / "memory.stat"))] * 2, strict=False)).get("inactive_file", "0")
+        reclaimable = dict(zip(*[iter(_read_words(_CGROUP / "memory.stat"))] * 2, strict=False)).get(
+            "inactive_file", "0"
+        )
         available = min(available, int(limit[0]) - int(current[0]) + int(reclaimable))
     return max(available, 0)
 

@@ -37,7 +37,7 @@ class Model(Protocol):
         """Write the KV of all rows and return the hidden states [T, E] before the output head."""
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [S, V] of hidden rows [S, E]."""
         ...
 
@@ -95,7 +95,7 @@ class TorchExecutor:
         self._kv_cache.copy_pages(plan.copies)
         batch, rows = self._batch.rows(plan)
         hidden = self._model.forward(batch, self._kv_cache.layers)  # [T, E]
-        sampled = self._sample(hidden, batch, rows)
+        sampled = self._sample(hidden, rows)
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
             logger.error("step %d: the model gave no finite logits for rows %s", plan.step, sampled.failed_rows)
@@ -106,16 +106,12 @@ class TorchExecutor:
             failed_rows=sampled.failed_rows,
         )
 
-    def _sample(self, hidden: torch.Tensor, batch: ForwardBatch, rows: SamplingRows) -> Sampled:
+    def _sample(self, hidden: torch.Tensor, rows: SamplingRows) -> Sampled:
         parts: list[Sampled] = []
         for start in range(0, len(rows.positions), self._rows_at_once):
-            part = slice(start, start + self._rows_at_once)
-            logits = self._model.logits(hidden[batch.sample_rows[part]]).cpu()  # [S, V]
-            parts.append(sample(logits, self._batch.table, rows.part(part)))
-        if len(parts) == 1:
-            return parts[0]
+            part = rows.part(slice(start, start + self._rows_at_once))
+            logits = self._model.logits(hidden[part.step_rows]).cpu()  # [S, V]
+            parts.append(sample(logits, self._batch.table, part))
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
-        failed = [
-            index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows
-        ]
+        failed = [index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows]
         return Sampled(token_ids, tuple(failed))

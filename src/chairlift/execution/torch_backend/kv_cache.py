@@ -11,7 +11,6 @@ import torch
 
 from chairlift.core.step_plan import PageCopy
 
-
 _CACHE_LINE_BYTES = 64
 
 

@@ -111,7 +111,9 @@ def _ranked_thresholds(
     weights = torch.where(in_top_k & (values >= floors), values.double().exp(), 0.0)
     cumulative = weights.cumsum(dim=-1)  # [R, K]
     everything = _block_ends(torch.where(some >= floors, some, float("-inf")).exp_())[1][:, -1]  # [R]
-    covered = torch.from_numpy(top_k <= num_candidates) | (values[:, -1] < floors[:, 0]) | (num_candidates == vocab_size)
+    covered = (
+        torch.from_numpy(top_k <= num_candidates) | (values[:, -1] < floors[:, 0]) | (num_candidates == vocab_size)
+    )
     total = torch.where(covered, cumulative[:, -1], everything)
     before = cumulative - weights
     kept = (weights > 0) & (before < _column(columns, "top_p").double() * total.unsqueeze(1))

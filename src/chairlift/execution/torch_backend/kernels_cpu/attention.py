@@ -75,7 +75,7 @@ def supports(head_size: int) -> bool:
     return head_size % _LANES == 0
 
 
-def attention_body(arguments):  # noqa: ANN001, ANN201
+def attention_body(arguments):
     """Attention of all items of a step; see the module for what an item is."""
     own = int64_at(arguments + 16)
     num_runs, num_kv_heads = own[1], own[2]
@@ -89,7 +89,7 @@ def attention_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def _attend(run_address, kv_head, own_address, scratch):  # noqa: ANN001, ANN202, PLR0915
+def _attend(run_address, kv_head, own_address, scratch):
     run, own = int64_at(run_address), int64_at(own_address)
     first_row, num_tokens, first_position, pages = run[0], run[1], run[2], int32_at(run[3])
     num_kv_heads, q, q_stride, out, out_stride = own[2], own[5], own[6], own[7], own[8]
@@ -125,7 +125,9 @@ def _attend(run_address, kv_head, own_address, scratch):  # noqa: ANN001, ANN202
             position = first_position + row // group
             low = max(start, position - window + 1) if window > 0 else start
             high = min(stop, position + 1)
-            _weigh(scores + 4 * row * segment, low - start, high - start, stop - start, highest, totals, row, sums, size)
+            _weigh(
+                scores + 4 * row * segment, low - start, high - start, stop - start, highest, totals, row, sums, size
+            )
         for first in range(start, stop, page_size):
             count = min(page_size, stop - first)
             page = kv + (np.int64(pages[first // page_size]) * num_kv_heads + kv_head) * page_size * size * item_bytes
@@ -140,7 +142,7 @@ def _attend(run_address, kv_head, own_address, scratch):  # noqa: ANN001, ANN202
 
 
 @njit(error_model="numpy", fastmath=True)
-def _scale_rows(source, target, count, is_half, scale):  # noqa: ANN001, ANN202
+def _scale_rows(source, target, count, is_half, scale):
     values = float32_at(widened(source, count, is_half, target))
     scaled = float32_at(target)
     for i in range(count):
@@ -148,14 +150,14 @@ def _scale_rows(source, target, count, is_half, scale):  # noqa: ANN001, ANN202
 
 
 @njit(error_model="numpy", fastmath=True)
-def _clear(target, count):  # noqa: ANN001, ANN202
+def _clear(target, count):
     numbers = float32_at(target)
     for i in range(count):
         numbers[i] = 0.0
 
 
 @njit(error_model="numpy", fastmath=True)
-def _divide(target, count, divisor):  # noqa: ANN001, ANN202
+def _divide(target, count, divisor):
     numbers = float32_at(target)
     factor = np.float32(1.0) / divisor
     for i in range(count):
@@ -163,7 +165,7 @@ def _divide(target, count, divisor):  # noqa: ANN001, ANN202
 
 
 @njit(error_model="numpy")
-def _score(queries, num_rows, keys, count, size, scores, segment):  # noqa: ANN001, ANN202
+def _score(queries, num_rows, keys, count, size, scores, segment):
     """``scores[r, t] = queries[r] . keys[t]`` for one page."""
     vectors = size // _LANES
     quads = count // 4 * 4
@@ -182,12 +184,14 @@ def _score(queries, num_rows, keys, count, size, scores, segment):  # noqa: ANN0
                 _dots_1x4(a, size, b, size, c + 4 * t, segment, vectors)
         for t in range(quads, count):
             for r in range(rows):
-                _dots_1x1(a + 4 * r * size, size, keys + 4 * t * size, size, c + 4 * (r * segment + t), segment, vectors)
+                _dots_1x1(
+                    a + 4 * r * size, size, keys + 4 * t * size, size, c + 4 * (r * segment + t), segment, vectors
+                )
         row += rows
 
 
 @njit(error_model="numpy", fastmath=True)
-def _weigh(row_scores, low, high, count, highest, totals, row, sums, size):  # noqa: ANN001, ANN202, PLR0913
+def _weigh(row_scores, low, high, count, highest, totals, row, sums, size):
     """Turn one row's scores into weights, 0 outside ``[low, high)``, and rescale what the row has summed so far."""
     weights = float32_at(row_scores)
     best = highest[row]
@@ -211,7 +215,7 @@ def _weigh(row_scores, low, high, count, highest, totals, row, sums, size):  # n
 
 
 @njit(error_model="numpy")
-def _gather(weights, segment, num_rows, values, count, size, sums):  # noqa: ANN001, ANN202
+def _gather(weights, segment, num_rows, values, count, size, sums):
     """``sums[r] += sum over t of weights[r, t] values[t]`` for one page."""
     row = 0
     while row < num_rows:

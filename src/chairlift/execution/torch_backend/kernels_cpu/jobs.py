@@ -39,7 +39,7 @@ _SPINS_BEFORE_YIELD = 2_000
 _yield = types.ExternalFunction("sched_yield" if os.name == "posix" else "SwitchToThread", types.int32())
 
 
-def run_job_body(arguments):  # noqa: ANN001, ANN201
+def run_job_body(arguments):
     """Run one job to its end. Arguments: shared state, body, the body's arguments."""
     own = int64_at(arguments)
     state, body, body_arguments = own[0], own[1], own[2]
@@ -56,7 +56,7 @@ def run_job_body(arguments):  # noqa: ANN001, ANN201
         spins += 1
 
 
-def serve_jobs_body(arguments):  # noqa: ANN001, ANN201
+def serve_jobs_body(arguments):
     """Help with every job until none came for a while. Arguments: shared state, where to keep the last job's number."""
     own = int64_at(arguments)
     state, last = own[0], int64_at(own[1])
@@ -76,7 +76,7 @@ def serve_jobs_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy")
-def _wait_a_little(spins):  # noqa: ANN001, ANN202
+def _wait_a_little(spins):
     if spins > _SPINS_BEFORE_YIELD:
         _yield()
     else:

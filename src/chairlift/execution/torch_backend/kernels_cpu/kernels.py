@@ -12,11 +12,17 @@ import torch
 from chairlift.execution.torch_backend.device import computes_bfloat16
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_cpu import attention, linear, rows
-from chairlift.execution.torch_backend.kernels_cpu.threads import OpenMPThreads, Threads, WorkerThreads, compile_body, float_bits
+from chairlift.execution.torch_backend.kernels_cpu.threads import (
+    OpenMPThreads,
+    Threads,
+    WorkerThreads,
+    compile_body,
+    float_bits,
+)
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 
-_SERIAL_ROWS = 2
-"""Row operations on no more rows than this are not worth waking other threads."""
+_SERIAL_NUMBERS = 32_768
+"""Row operations on fewer numbers than this, some 20 us of work, are not worth sharing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class CpuKernels:
     name = "compiled"
 
     def __init__(self, dtype: torch.dtype, num_threads: int) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         self._is_half = int(dtype == torch.bfloat16)
         self._packs_half = dtype == torch.bfloat16 and computes_bfloat16()
         self._reference = ReferenceKernels()
@@ -70,7 +76,7 @@ class CpuKernels:
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Lay weights out the way they are read."""
         if self._is_half:
-            weight, bias = weight.to(self._dtype), None if bias is None else bias.to(self._dtype)
+            weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
             if self._packs_half:
                 weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
             return PackedLinear(len(weight), weight, bias)
@@ -145,7 +151,7 @@ class CpuKernels:
             kv.stride(0) * kv.element_size(),
             self._is_half,
             self._scratch_address(2 * head_size),
-            parallel=num_rows > _SERIAL_ROWS,
+            parallel=num_rows * (num_heads + 2 * k.shape[1]) * head_size > _SERIAL_NUMBERS,
         )
 
     def attention(
@@ -197,7 +203,7 @@ class CpuKernels:
             width,
             self._is_half,
             self._scratch_address(3 * width),
-            parallel=num_rows > _SERIAL_ROWS,
+            parallel=num_rows * width > _SERIAL_NUMBERS,
         )
         return out
 
@@ -216,7 +222,7 @@ class CpuKernels:
             float_bits(eps),
             self._is_half,
             self._scratch_address(3 * width),
-            parallel=num_rows > _SERIAL_ROWS,
+            parallel=num_rows * width > _SERIAL_NUMBERS,
         )
         return out
 

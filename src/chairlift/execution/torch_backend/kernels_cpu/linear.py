@@ -54,7 +54,7 @@ def block_sizes(num_rows: int, depth: int, num_panels: int, num_threads: int) ->
     return rows, min(panels, num_panels)
 
 
-def linear_body(arguments):  # noqa: ANN001, ANN201
+def linear_body(arguments):
     """``y[T, N] = x[T, K] W + bias``; N is padded to whole panels in ``y`` and ``bias``."""
     own = int64_at(arguments + 16)
     x, x_stride, panels, bias, y = own[0], own[1], own[2], own[3], own[4]
@@ -79,7 +79,7 @@ def linear_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def _start_sums(bias, column, out, y_stride, first_row, end_row, width):  # noqa: ANN001, ANN202
+def _start_sums(bias, column, out, y_stride, first_row, end_row, width):
     for row in range(first_row, end_row):
         sums = float32_at(out + 4 * row * y_stride)
         if bias == 0:
@@ -92,7 +92,7 @@ def _start_sums(bias, column, out, y_stride, first_row, end_row, width):  # noqa
 
 
 @njit(error_model="numpy")
-def _multiply_rows(x, x_stride, weights, width, out, y_stride, first_row, end_row, depth):  # noqa: ANN001, ANN202, PLR0913
+def _multiply_rows(x, x_stride, weights, width, out, y_stride, first_row, end_row, depth):
     # Even shares: 8 rows are 4 + 4, which runs faster than 6 + 2.
     num_tiles = (end_row - first_row + _MAX_TILE_ROWS - 1) // _MAX_TILE_ROWS
     row = first_row

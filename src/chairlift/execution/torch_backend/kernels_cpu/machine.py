@@ -280,9 +280,7 @@ def multiply_tile(num_rows: int, shape: Callable[[], tuple[int, int]]) -> Callab
         return context.get_dummy_value()
 
     @intrinsic
-    def tile(
-        typingctx: Any, a: Any, a_stride: Any, b: Any, b_stride: Any, c: Any, c_stride: Any, depth: Any
-    ) -> Any:
+    def tile(typingctx: Any, a: Any, a_stride: Any, b: Any, b_stride: Any, c: Any, c_stride: Any, depth: Any) -> Any:
         return types.void(*[types.int64] * 7), generate
 
     return tile

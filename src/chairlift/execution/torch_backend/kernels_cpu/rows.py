@@ -13,7 +13,7 @@ from chairlift.execution.torch_backend.kernels_cpu.vector_math import exp, store
 ROWS_PER_ITEM = 4
 
 
-def norm_body(arguments):  # noqa: ANN001, ANN201
+def norm_body(arguments):
     """``residual += x`` if there is a residual; ``out = rms_norm(that)``."""
     own = int64_at(arguments + 16)
     x, residual, weight, out = own[0], own[1], own[2], own[3]
@@ -37,14 +37,14 @@ def norm_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def _add(first, second, out, width):  # noqa: ANN001, ANN202
+def _add(first, second, out, width):
     a, b, total = float32_at(first), float32_at(second), float32_at(out)
     for i in range(width):
         total[i] = a[i] + b[i]
 
 
 @njit(error_model="numpy", fastmath=True)
-def _normalize(values, weights, out, width, eps):  # noqa: ANN001, ANN202
+def _normalize(values, weights, out, width, eps):
     x, w, y = float32_at(values), float32_at(weights), float32_at(out)
     squares = np.float32(0.0)
     for i in range(width):
@@ -54,7 +54,7 @@ def _normalize(values, weights, out, width, eps):  # noqa: ANN001, ANN202
         y[i] = x[i] * scale * w[i]
 
 
-def rotate_body(arguments):  # noqa: ANN001, ANN201
+def rotate_body(arguments):
     """Rotate queries in place; write rotated keys, and values, to the KV pages."""
     own = int64_at(arguments + 16)
     q, k, v = own[0], own[1], own[2]
@@ -86,7 +86,7 @@ def rotate_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def _rotate(source, target, cosines, sines, size, is_half, scratch):  # noqa: ANN001, ANN202
+def _rotate(source, target, cosines, sines, size, is_half, scratch):
     half = size // 2
     x = float32_at(widened(source, size, is_half, scratch))
     y = float32_at(scratch + 4 * size)
@@ -98,11 +98,11 @@ def _rotate(source, target, cosines, sines, size, is_half, scratch):  # noqa: AN
 
 
 @njit(error_model="numpy", fastmath=True)
-def _copy(source, target, size, is_half, scratch):  # noqa: ANN001, ANN202
+def _copy(source, target, size, is_half, scratch):
     store_row(widened(source, size, is_half, scratch), target, size, is_half)
 
 
-def silu_mul_body(arguments):  # noqa: ANN001, ANN201
+def silu_mul_body(arguments):
     """``out = silu(first half of each row) * second half``."""
     own = int64_at(arguments + 16)
     x, out, num_rows, width, is_half, scratch = own[0], own[1], own[2], own[3], own[4], own[5]
@@ -120,7 +120,7 @@ def silu_mul_body(arguments):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def _silu_mul(gates, ups, out, width):  # noqa: ANN001, ANN202
+def _silu_mul(gates, ups, out, width):
     gate, up, y = float32_at(gates), float32_at(ups), float32_at(out)
     for i in range(width):
         y[i] = gate[i] / (np.float32(1.0) + exp(-gate[i])) * up[i]

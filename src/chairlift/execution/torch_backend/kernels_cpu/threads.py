@@ -49,7 +49,7 @@ def compile_body(body: Callable[[int], None]) -> int:
     signature = types.void(types.int64)
     options = {"error_model": "numpy", "fastmath": True}
     try:
-        compiled = cfunc(signature, cache=True, **options)(body)
+        compiled: Any = cfunc(signature, cache=True, **options)(body)
     except RuntimeError:  # Numba found no place for its cache
         compiled = cfunc(signature, **options)(body)
     _keep_alive.append(compiled)
@@ -79,6 +79,11 @@ class WorkerThreads:
         ]
         for worker in self._workers:
             worker.start()
+
+    @property
+    def num_asleep(self) -> int:
+        """Workers that wait to be woken."""
+        return self._num_asleep
 
     def run(self, body_address: int, *arguments: int, parallel: bool = True) -> None:
         """Run a body to its end; workers that are awake help."""

@@ -22,7 +22,7 @@ _LARGEST = np.float32(88.0)
 
 # Reassociation would cancel the two-part ln 2, so this one function is compiled without it.
 @njit(error_model="numpy", fastmath={"contract", "nnan", "ninf", "nsz"}, inline="never")
-def exp(x):  # noqa: ANN001, ANN201
+def exp(x):
     """``e ** x`` in float32 to about 1e-7, for ``-87 <= x <= 88``; beyond these it stays at the bound's value.
 
     ::
@@ -43,7 +43,7 @@ def exp(x):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def widened(address, count, is_half, scratch):  # noqa: ANN001, ANN201
+def widened(address, count, is_half, scratch):
     """Return where ``count`` numbers at ``address`` lie as float32: there, or converted into ``scratch``."""
     if not is_half:
         return address
@@ -55,7 +55,7 @@ def widened(address, count, is_half, scratch):  # noqa: ANN001, ANN201
 
 
 @njit(error_model="numpy", fastmath=True)
-def store_row(source, address, count, is_half):  # noqa: ANN001, ANN201
+def store_row(source, address, count, is_half):
     """Write ``count`` float32 numbers to ``address``, rounded to nearest (even) if memory holds bfloat16."""
     values = float32_at(source)
     if not is_half:

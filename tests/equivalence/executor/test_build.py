@@ -1,0 +1,97 @@
+"""What is chosen at start-up, what is refused, and that the description says so."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from chairlift.config.model_source import ModelSource
+from chairlift.config.sections import CacheSettings, ModelSettings
+from chairlift.errors import ConfigurationError
+from chairlift.execution.torch_backend import build, device
+from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
+from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
+from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
+from tests.equivalence.tiny_models import save_tiny_model
+
+PAGE_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # keys and values, layers, heads, head size, page size, float32
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
+
+
+def built(source: ModelSource, cache: CacheSettings, **model: object) -> BuiltExecutor:
+    settings: dict = {"dtype": "float32", "num_threads": 1, **model}
+    ready = build_executor(source, ModelSettings(**settings), cache, max_num_seqs=4, max_num_batched_tokens=64)
+    ready.executor.close()
+    return ready
+
+
+def test_kv_memory_decides_the_number_of_pages(source: ModelSource) -> None:
+    ready = built(source, CacheSettings(kv_cache_memory=str(100 * PAGE_BYTES + 5)))
+    assert (ready.num_pages, ready.page_size, ready.max_model_len) == (100, 16, 512)
+    assert (ready.dtype, ready.vocab_size, ready.eos_token_ids) == ("float32", 320, frozenset({2}))
+    assert "100 pages of 16, 1600 tokens, 3.1 requests of the full 512 tokens" in ready.description
+    assert "on 1 thread with" in ready.description
+
+
+def test_a_fraction_of_free_memory_at_most_8_gib(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "available_memory_bytes", lambda: 64 * 2**20)
+    ready = built(source, CacheSettings(gpu_memory_utilization=0.25))
+    assert 0.8 * 16 * 2**20 < ready.num_pages * PAGE_BYTES <= 16 * 2**20
+    monkeypatch.setattr(build, "available_memory_bytes", lambda: 2**50)
+    assert built(source, CacheSettings()).num_pages == 8 * 2**30 // PAGE_BYTES
+
+
+def test_memory_for_no_request_at_all_is_refused(source: ModelSource) -> None:
+    with pytest.raises(ConfigurationError, match=r"--kv-cache-memory 1KiB .* request of 16 tokens needs 12 KiB"):
+        built(source, CacheSettings(kv_cache_memory="1KiB"))
+    with pytest.raises(ConfigurationError, match="--page-size 4"):
+        built(source, CacheSettings(kv_cache_memory=str(PAGE_BYTES - 1), page_size=4))
+
+
+def test_a_model_length_beyond_the_models_own_is_refused(source: ModelSource) -> None:
+    with pytest.raises(ConfigurationError, match=r"--max-model-len is 513.*512"):
+        built(source, CacheSettings(kv_cache_memory="1MiB"), max_model_len=513)
+    assert built(source, CacheSettings(kv_cache_memory="1MiB"), max_model_len=100).max_model_len == 100
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_takes_bfloat16_only_where_the_cpu_computes_it(
+    source: ModelSource, monkeypatch: pytest.MonkeyPatch, native: bool, expected: str
+) -> None:
+    monkeypatch.setattr(build, "computes_bfloat16", lambda: native)
+    assert built(source, CacheSettings(kv_cache_memory="1MiB"), dtype="auto").dtype == expected
+
+
+def test_without_numba_plain_kernels_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if "kernels_cpu" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    chosen = make_cpu_kernels(torch.float32, 2)
+    assert isinstance(chosen.kernels, ReferenceKernels)
+    assert chosen.num_torch_threads == 2
+    chosen.close()
+
+
+def test_container_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_CGROUP", tmp_path)
+    monkeypatch.setattr(device, "_system_available_bytes", lambda: 2**40)
+    assert device.available_memory_bytes() == 2**40
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 50\nactive_file 30\n")
+    assert device.available_memory_bytes() == 350
+    (tmp_path / "memory.max").write_text("max\n")
+    assert device.available_memory_bytes() == 2**40
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    assert device.num_usable_cores() == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert device.num_usable_cores() >= 1
+
+
+def test_system_memory_is_read() -> None:
+    assert device.available_memory_bytes() > 2**20
