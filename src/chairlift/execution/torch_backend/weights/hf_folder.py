@@ -59,9 +59,7 @@ class FolderCheckpoint:
         stored_type = self._handles[name].get_slice(name).get_dtype()
         if stored_type not in _SUPPORTED_TYPES:
             supported = ", ".join(_SUPPORTED_TYPES)
-            raise ModelLoadError(
-                f"tensor {name} has type {stored_type}, not supported; supported: {supported}"
-            )
+            raise ModelLoadError(f"tensor {name} has type {stored_type}, not supported; supported: {supported}")
         target.copy_(self._handles[name].get_tensor(name))
 
     def close(self) -> None:
