@@ -1,6 +1,8 @@
 """What the sampler may do to a row, and that no row does anything to another."""
 
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,14 +13,27 @@ from hypothesis import strategies as st
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.step_plan import NewRequest
 from chairlift.execution.torch_backend.batch import SamplingRows
+from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
 from chairlift.execution.torch_backend.request_table import RequestTable
 from chairlift.execution.torch_backend.sampler import sample
+from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 VOCAB_SIZE = 1000
 
 
+@pytest.fixture(scope="module", params=["torch", "compiled"], autouse=True)
+def draw(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test runs with both ways to draw."""
+    kernels = CpuKernels(torch.float32, 2)
+    Rows.draw = staticmethod(kernels.draw if request.param == "compiled" else draw_tokens)
+    yield
+    kernels.close()
+
+
 class Rows:
     """Requests with their parameters and history, to be sampled together or one by one."""
+
+    draw: Draw
 
     def __init__(self) -> None:
         self.requests: list[NewRequest] = []
@@ -40,7 +55,7 @@ class Rows:
             np.array([len(self.requests[index].token_ids) for index in order], np.int64),
             torch.arange(len(order)),
         )
-        sampled = sample(logits[order].clone(), table, rows)
+        sampled = sample(logits[order].clone(), table, rows, self.draw)
         assert sampled.failed_rows == ()
         return sampled.token_ids.tolist()
 
@@ -182,7 +197,7 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float, temperature: float) ->
     for request in rows.requests:
         table.add(request)
     where = SamplingRows(np.array([table.row(i) for i in range(3)]), np.array([1, 1, 1]), torch.arange(3))
-    sampled = sample(logits.clone(), table, where)
+    sampled = sample(logits.clone(), table, where, Rows.draw)
     assert sampled.failed_rows == (1,)
     assert sampled.token_ids[[0, 2]].tolist() == [good[0], good[2]]
 
@@ -249,3 +264,18 @@ def test_seeds_and_positions_give_different_draws() -> None:
     for rows in (by_seed, by_position):
         assert len(set(rows.sample(logits))) > 250
         assert rows.sample(logits) == rows.sample(logits)
+
+
+def test_both_ways_draw_the_same_tokens() -> None:
+    """They round differently, so a draw may fall on the other side of a border; nearly none does."""
+    logits = torch.randn(300, 5000, generator=torch.Generator().manual_seed(4)) * 3
+    rows = Rows()
+    for seed in range(300):
+        rows.add(seed=seed, temperature=0.5 + seed % 4, top_p=[1.0, 0.9][seed % 2], top_k=[0, 0, 100][seed % 3])
+    kernels = CpuKernels(torch.float32, 2)
+    with mock.patch.object(Rows, "draw", staticmethod(draw_tokens)):
+        plain = rows.sample(logits)
+    with mock.patch.object(Rows, "draw", staticmethod(kernels.draw)):
+        compiled = rows.sample(logits)
+    kernels.close()
+    assert sum(a != b for a, b in zip(plain, compiled, strict=True)) <= 2

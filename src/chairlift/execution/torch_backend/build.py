@@ -69,6 +69,7 @@ def build_executor(
         loaded,
         KVCache(shape, num_pages, device),
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
+        draw=kernel_set.draw,
         runs_ahead=pipeline_depth > 1,
         on_close=kernel_set.close,
     )

@@ -11,6 +11,7 @@ import torch
 
 from chairlift.execution.torch_backend.kernels import Kernels
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
+from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ class CpuKernelSet:
     description: str
     num_torch_threads: int
     """How many threads torch's own operations should have beside these kernels."""
+    draw: Draw
+    """How tokens are drawn from logits."""
     close: Callable[[], None]
     """Ends the kernels' threads."""
 
@@ -33,6 +36,6 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int) -> CpuKernelSet:
         from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
     except ImportError as error:
         logger.warning("Numba is missing (%s): running on plain torch kernels, which are many times slower", error)
-        return CpuKernelSet(ReferenceKernels(), "plain torch kernels", num_threads, lambda: None)
+        return CpuKernelSet(ReferenceKernels(), "plain torch kernels", num_threads, draw_tokens, lambda: None)
     kernels = CpuKernels(dtype, num_threads)
-    return CpuKernelSet(kernels, "compiled kernels", kernels.num_torch_threads, kernels.close)
+    return CpuKernelSet(kernels, "compiled kernels", kernels.num_torch_threads, kernels.draw, kernels.close)

@@ -18,6 +18,7 @@ from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kv_cache import KVCache
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.sampler import Sampled, sample
+from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class TorchExecutor:
         model: weights and forward pass.
         kv_cache: the pages' memory.
         batch: an empty record of running requests.
+        draw: how tokens are drawn.
         runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
             :meth:`submit` computes at once.
         on_close: ends what the model runs on.
@@ -63,12 +65,14 @@ class TorchExecutor:
         kv_cache: KVCache,
         batch: StandingBatch,
         *,
+        draw: Draw = draw_tokens,
         runs_ahead: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._batch = batch
+        self._draw = draw
         self._on_close = on_close
         self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * model.config.vocab_size))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-executor") if runs_ahead else None
@@ -111,7 +115,7 @@ class TorchExecutor:
         for start in range(0, len(rows.positions), self._rows_at_once):
             part = rows.part(slice(start, start + self._rows_at_once))
             logits = self._model.logits(hidden[part.step_rows]).cpu()  # [S, V]
-            parts.append(sample(logits, self._batch.table, part))
+            parts.append(sample(logits, self._batch.table, part, self._draw))
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
         failed = [index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows]
         return Sampled(token_ids, tuple(failed))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from chairlift.execution.torch_backend.device import computes_bfloat16
 from chairlift.execution.torch_backend.forward import ForwardBatch
-from chairlift.execution.torch_backend.kernels_cpu import attention, linear, rows
+from chairlift.execution.torch_backend.kernels_cpu import attention, draw, linear, rows
 from chairlift.execution.torch_backend.kernels_cpu.threads import (
     OpenMPThreads,
     Threads,
@@ -66,6 +67,7 @@ class CpuKernels:
         self._rotate = compile_body(rows.rotate_body)
         self._silu_mul = compile_body(rows.silu_mul_body)
         self._attention = compile_body(attention.attention_body)
+        self._draw = compile_body(draw.draw_body)
         self._scratch = torch.empty(0)
         self._runs: _Runs | None = None
 
@@ -207,6 +209,38 @@ class CpuKernels:
         )
         return out
 
+    def draw(
+        self,
+        logits: torch.Tensor,
+        best: torch.Tensor,
+        drawn_rows: NDArray[np.int64],
+        columns: NDArray[np.void],
+        numbers: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Implements :data:`~chairlift.execution.torch_backend.torch_draw.Draw`."""
+        size = logits.shape[1]
+        token_ids = np.empty(len(drawn_rows), np.int64)
+        best_logits = best.numpy()[drawn_rows]
+        with np.errstate(divide="ignore"):
+            floor = np.log(columns["min_p"])
+        temperature, top_k, top_p = (np.ascontiguousarray(columns[name]) for name in ("temperature", "top_k", "top_p"))
+        self._threads.run(
+            self._draw,
+            logits.data_ptr(),
+            size,
+            drawn_rows.ctypes.data,
+            len(drawn_rows),
+            best_logits.ctypes.data,
+            temperature.ctypes.data,
+            floor.ctypes.data,
+            top_k.ctypes.data,
+            top_p.ctypes.data,
+            numbers.ctypes.data,
+            token_ids.ctypes.data,
+            self._scratch_address(2 * size + draw.SCRATCH_EXTRA_FLOATS),
+        )
+        return token_ids
+
     def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
         width = x.shape[-1]
         num_rows = x.numel() // width
@@ -229,7 +263,8 @@ class CpuKernels:
     def _scratch_address(self, floats_per_thread: int) -> int:
         needed = floats_per_thread * self._threads.num_threads
         if self._scratch.numel() < needed:
-            self._scratch = torch.empty(needed)
+            self._draw = compile_body(draw.draw_body)
+        self._scratch = torch.empty(needed)
         return self._scratch.data_ptr()
 
 

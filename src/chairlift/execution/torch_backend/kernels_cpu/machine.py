@@ -32,6 +32,12 @@ def float32_at(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def float64_at(typingctx: Any, address: Any) -> Any:
+    """Return a pointer to float64 numbers."""
+    return types.CPointer(types.float64)(types.int64), _int_to_pointer
+
+
+@intrinsic
 def uint16_at(typingctx: Any, address: Any) -> Any:
     """Return a pointer to the bits of bfloat16 numbers."""
     return types.CPointer(types.uint16)(types.int64), _int_to_pointer
