@@ -73,7 +73,10 @@ def _penalize_output(
     counts = torch.zeros(len(rows), logits.shape[1]).scatter_add_(1, token_ids, is_output.float())  # [R, V]
     presence = torch.from_numpy(np.ascontiguousarray(columns["presence_penalty"])).unsqueeze(1)
     frequency = torch.from_numpy(np.ascontiguousarray(columns["frequency_penalty"])).unsqueeze(1)
-    logits[torch.from_numpy(rows)] -= counts * frequency + (counts > 0) * presence
+    # Padding repeats the request's first output token, so every listed token is an output, and one that is listed
+    # twice is changed from the same number to the same number.
+    places = (torch.from_numpy(rows).unsqueeze(1), token_ids)
+    logits[places] = logits[places] - counts.gather(1, token_ids) * frequency - presence
 
 
 def _padded_tokens(

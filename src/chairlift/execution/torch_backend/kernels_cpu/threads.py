@@ -12,6 +12,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,15 +46,19 @@ class Threads(Protocol):
 
 
 def compile_body(body: Callable[[int], None]) -> int:
-    """Compile a loop body and return its address, from a cache on disk where one can be written."""
+    """Compile a loop body and return its address; once per process, and from a cache on disk where one can be written."""
+    return _compile(body).address
+
+
+@cache
+def _compile(body: Callable[[int], None]) -> Any:
+    # Kept for ever: machine code lives as long as the object that Numba returns for it.
     signature = types.void(types.int64)
     options = {"error_model": "numpy", "fastmath": True}
     try:
-        compiled: Any = cfunc(signature, cache=True, **options)(body)
+        return cfunc(signature, cache=True, **options)(body)
     except RuntimeError:  # Numba found no place for its cache
-        compiled = cfunc(signature, **options)(body)
-    _keep_alive.append(compiled)
-    return compiled.address
+        return cfunc(signature, **options)(body)
 
 
 def float_bits(number: float) -> int:
@@ -140,10 +145,6 @@ class OpenMPThreads:
 
     def close(self) -> None:
         """Nothing to end: the threads are torch's."""
-
-
-_keep_alive: list[Any] = []
-"""Machine code lives as long as the object that Numba returned for it."""
 
 
 def _find_parallel_start() -> Any:
