@@ -25,8 +25,9 @@ VOCAB_SIZE = 1000
 def draw(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test runs with both ways to draw."""
     kernels = CpuKernels(torch.float32, 2)
-    Rows.draw = staticmethod(kernels.draw if request.param == "compiled" else draw_tokens)
-    yield
+    choice: Any = kernels.draw if request.param == "compiled" else draw_tokens
+    with mock.patch.object(Rows, "draw", staticmethod(choice), create=True):
+        yield
     kernels.close()
 
 

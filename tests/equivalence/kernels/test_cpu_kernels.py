@@ -1,5 +1,6 @@
 """The compiled CPU kernels against the reference kernels, over the shapes that models have."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -167,3 +168,30 @@ def test_rotation_kv_write_and_attention(
     for actual, expected in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected, equal_nan=True, **TOLERANCES[dtype])
     assert all(torch.isfinite(result).all() for result in results[0][2:])
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_attention_of_a_row_is_the_same_however_the_prompt_was_cut(
+    kernels: CpuKernels, dtype: torch.dtype, window: int | None
+) -> None:
+    """Bit for bit: the same row in one long chunk, in a short chunk, and as a decode among others."""
+    context, page_size = 530, 16
+    whole = make_batch([], [(context, context)], page_size)
+    kv = written_pages(whole, (2, NUM_PAGES, 3, page_size, 64), dtype)
+    q = torch.randn(context, 9, 64).to(dtype)
+    expected = kernels.attention(q, kv, whole, 0.125, window)
+    pages = whole.prefills[0].pages
+    for length in (1, 7, 300):
+        rows = slice(context - length, context)
+        part = dataclasses.replace(whole, prefills=[PrefillRows(0, length, context, pages)])
+        assert torch.equal(kernels.attention(q[rows].clone(), kv, part, 0.125, window), expected[rows])
+    contexts = torch.tensor([1, 200, 257, context], dtype=torch.int32)
+    decodes = dataclasses.replace(
+        whole,
+        num_decodes=4,
+        prefills=[],
+        decode_page_tables=pages.int().expand(4, -1).contiguous(),
+        decode_context_lengths=contexts,
+    )
+    rows = contexts.long() - 1
+    assert torch.equal(kernels.attention(q[rows], kv, decodes, 0.125, window), expected[rows])

@@ -46,7 +46,7 @@ class Threads(Protocol):
 
 
 def compile_body(body: Callable[[int], None]) -> int:
-    """Compile a loop body and return its address; once per process, and from a cache on disk where one can be written."""
+    """Compile a loop body, once per process and from a cache on disk where one can be written; return its address."""
     return _compile(body).address
 
 
