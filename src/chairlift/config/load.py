@@ -3,6 +3,7 @@
 The only module that reads ``os.environ``. Knows nothing of command lines, models or devices.
 """
 
+import contextlib
 import difflib
 import math
 import os
@@ -20,6 +21,9 @@ from chairlift.config.settings import (
     settings_by_name,
 )
 from chairlift.errors import ConfigurationError
+
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
+"""Whole numbers travel to the engine process in 64 bits."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -130,14 +134,17 @@ def _to_bool(value: object, shown: str) -> bool:
 
 
 def _to_int(value: object, shown: str) -> int:
+    number = None
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    raise ConfigurationError(f"{shown} must be a whole number, got {value!r}")
+        number = value
+    elif isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            number = int(value)
+    if number is None:
+        raise ConfigurationError(f"{shown} must be a whole number, got {value!r}")
+    if not _MIN_INT <= number <= _MAX_INT:
+        raise ConfigurationError(f"{shown} must be in [{_MIN_INT}, {_MAX_INT}], got {number}")
+    return number
 
 
 def _to_float(value: object, shown: str) -> float:
@@ -152,9 +159,14 @@ def _to_float(value: object, shown: str) -> float:
 
 
 def _to_str(value: object, shown: str) -> str:
-    if isinstance(value, str | Path) or (isinstance(value, int) and not isinstance(value, bool)):
-        return str(value)
-    raise ConfigurationError(f"{shown} must be text, got {value!r}")
+    if not isinstance(value, str | Path | int) or isinstance(value, bool):
+        raise ConfigurationError(f"{shown} must be text, got {value!r}")
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # what is not UTF-8 in the environment or on a command line is a lone surrogate here
+        raise ConfigurationError(f"{shown} must be UTF-8, which these bytes are not") from None
+    return text
 
 
 def _in_bounds(info: SettingInfo, number: float, shown: str) -> float:

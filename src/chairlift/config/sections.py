@@ -45,7 +45,7 @@ class ModelSettings:
     max_model_len: int | None = setting(
         None,
         "Prompt plus output tokens of one request at most; what the model was trained for if absent.",
-        bounds=(1, None),
+        bounds=(2, None),
     )
     chat_template: str | None = setting(None, "File with a Jinja chat template, instead of the model's own.")
     seed: int = setting(0, "Seed for requests that bring none.")

@@ -124,6 +124,8 @@ def test_words_for_false(text: str) -> None:
     ("key", "value", "message"),
     [
         ("port", "http", "--port must be a whole number, got 'http'"),
+        ("seed", 10**40, f"--seed must be in [{-(2**63)}, {2**63 - 1}], got {10**40}"),
+        ("max_model_len", 1, "--max-model-len must be at least 2, got 1"),
         ("port", True, "--port must be a whole number, got True"),
         ("port", 80.5, "--port must be a whole number, got 80.5"),
         ("port", 65536, "--port must be at most 65535, got 65536"),
@@ -134,6 +136,7 @@ def test_words_for_false(text: str) -> None:
         ("enable_prefix_caching", "maybe", "--enable-prefix-caching must be true or false, got 'maybe'"),
         ("enable_prefix_caching", 1, "--enable-prefix-caching must be true or false, got 1"),
         ("dtype", "fp8", "--dtype must be one of auto, float32, bfloat16; got 'fp8'"),
+        ("api_key", "\udcff", "--api-key must be UTF-8, which these bytes are not"),
         ("host", 1.5, "--host must be text, got 1.5"),
     ],
 )
