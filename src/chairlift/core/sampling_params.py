@@ -3,7 +3,6 @@
 Knows nothing of logits or text: stop *strings* are found by whoever detokenizes.
 """
 
-import math
 from dataclasses import dataclass
 
 from chairlift.errors import InvalidRequestError
@@ -68,7 +67,7 @@ class SamplingParams:
         _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_range("min_p", self.min_p, 0.0, 1.0)
         _check_range("top_k", self.top_k, 0, 2**31 - 1)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_range("n", self.n, 1, 2**16)
@@ -96,9 +95,10 @@ class SamplingParams:
 
 
 def _check_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    # NaN compares false with everything, so the test asks for what is allowed, not for what is not.
+    # NaN compares false with everything, so the test asks for what is allowed, not for what is not. Python compares
+    # integers of any size with floats exactly, where converting them would overflow.
     above = value > low if open_low else value >= low
-    if math.isfinite(value) and above and value <= high:
+    if above and value <= high:
         return
     bounds = f"{'(' if open_low else '['}{low}, {high}]"
     raise InvalidRequestError(f"{name} must be in {bounds}, got {value}", param=name)

@@ -16,6 +16,19 @@ def test_b51_numbers_that_are_not_usable_are_refused_by_name(name, value):
     assert caught.value.param == name
 
 
+@pytest.mark.parametrize("name", ["n", "top_k", "max_tokens", "min_tokens", "seed", "temperature"])
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_whole_numbers_beyond_every_float_are_refused_by_name(name, value):
+    with pytest.raises(InvalidRequestError, match=name):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("value", [5e-324, 0.0])
+def test_a_repetition_penalty_that_would_make_logits_infinite_is_refused(value):
+    with pytest.raises(InvalidRequestError, match="repetition_penalty"):
+        SamplingParams(repetition_penalty=value)
+
+
 def test_b40_min_tokens_above_max_tokens_is_refused():
     with pytest.raises(InvalidRequestError, match="min_tokens=5 is more than max_tokens=4"):
         SamplingParams(min_tokens=5, max_tokens=4)
