@@ -5,14 +5,21 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import chairlift
 from chairlift.config.sections import ServerSettings
 from chairlift.errors import ChairliftError, ConfigurationError
 from chairlift.server import operations
 from chairlift.server.context import ServerContext
+from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.engine_port import Engine
-from chairlift.server.errors import handle_chairlift_error, handle_http_exception, handle_unexpected_error
+from chairlift.server.errors import (
+    handle_chairlift_error,
+    handle_client_left,
+    handle_http_exception,
+    handle_unexpected_error,
+)
 from chairlift.server.middleware import ApiKeyGuard, RequestLabel
 from chairlift.server.openai import chat, completions, models, requests, responses, tokenize
 from chairlift.server.openapi import install_openapi
@@ -46,6 +53,8 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
     install_openapi(app, _BODIES, _ANSWERS)
     app.add_exception_handler(ChairliftError, handle_chairlift_error)
     app.add_exception_handler(HTTPException, handle_http_exception)
+    app.add_exception_handler(ClientDisconnect, handle_client_left)
+    app.add_exception_handler(ClientLeftError, handle_client_left)
     app.add_exception_handler(HTTPStatus.INTERNAL_SERVER_ERROR, handle_unexpected_error)
     if settings.api_key is not None:
         if not settings.api_key:

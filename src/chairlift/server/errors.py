@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _MAX_QUOTED_CHARS = 100
 
+_CLIENT_CLOSED_REQUEST = 499
+"""Nobody reads it; it is what the logs of other servers show for a client that left."""
+
 _CODES: dict[type[ChairliftError], str] = {
     RequestTooLongError: "context_length_exceeded",
     UnknownModelError: "model_not_found",
@@ -101,6 +104,11 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_server_error"
     body = _encode(ErrorBody(ErrorDetail(message, kind)))
     return Response(body, error.status_code, error.headers, media_type="application/json")
+
+
+async def handle_client_left(_request: Request, _error: Exception) -> Response:
+    """Answer for a client that left before it had its answer, or before its request was all here."""
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
 
 async def handle_unexpected_error(_request: Request, error: Exception) -> Response:

@@ -20,10 +20,10 @@ async def one_letter_then_nothing(prompt: Sequence[int], sampling: SamplingParam
     await asyncio.Event().wait()
 
 
-async def call_and_leave(engine: StubEngine, body: dict, when: asyncio.Event) -> list[dict]:
+async def call_and_leave(engine: StubEngine, body: dict, when: asyncio.Event, *, more_body: bool = False) -> list[dict]:
     """Send a request, and disconnect when the event is set. Returns what was sent to the client."""
     sent: list[dict] = []
-    incoming = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    incoming = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": more_body}]
 
     async def receive() -> dict:
         if incoming:
@@ -79,6 +79,19 @@ def test_b30_a_client_that_leaves_while_it_waits_aborts_its_request() -> None:
     sent = asyncio.run(run())
     assert engine.streams[0].num_aborts >= 1
     assert sent[0]["status"] == 499
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, {"prompt": "x", "stream": True}])
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_fault_of_the_server(body: dict) -> None:
+    engine = StubEngine()
+
+    async def run() -> list[dict]:
+        when = asyncio.Event()
+        when.set()
+        return await call_and_leave(engine, body, when, more_body=True)
+
+    assert asyncio.run(run())[0]["status"] == 499
+    assert not engine.submitted
 
 
 def test_work_is_cancelled_and_has_ended_when_the_client_left() -> None:

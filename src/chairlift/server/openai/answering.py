@@ -16,15 +16,12 @@ from starlette.responses import Response
 
 from chairlift.engine.outputs import CompletionOutput
 from chairlift.server.context import context_of
-from chairlift.server.disconnect import ClientLeftError, run_while_connected
+from chairlift.server.disconnect import run_while_connected
 from chairlift.server.openai.generation import Generation, Job
 from chairlift.server.openai.requests import SamplingFields
 from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
 from chairlift.server.openai.tally import UsageTally
-
-_CLIENT_CLOSED_REQUEST = 499
-"""Nobody reads it; it is what the logs of other servers show for a client that left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +69,15 @@ async def answer(request: Request, body: SamplingFields, job: Job, style: Answer
 
     Raises:
         ChairliftError: the request was refused, or (unless streamed) did not end well.
+        ClientLeftError: the client left before the answer had begun.
     """
     context = context_of(request)
     head = Head(f"{style.id_prefix}-{secrets.token_hex(16)}", int(time.time()), context.engine.model_info.name)
     tally = UsageTally([len(prompt.token_ids) for prompt in job.prompts], job.sampling.n)
-    try:
-        generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
-        if body.stream:
-            return EventStream(generation, style.writer(head, StreamUsage(tally, body)))
-        choices = await run_while_connected(request.receive, _gather(generation, tally, job))
-    except ClientLeftError:
-        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+    generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
+    if body.stream:
+        return EventStream(generation, style.writer(head, StreamUsage(tally, body)))
+    choices = await run_while_connected(request.receive, _gather(generation, tally, job))
     return Response(encode(style.whole(head, choices, tally.usage())), media_type="application/json")
 
 
