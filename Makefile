@@ -53,9 +53,10 @@ serve: $(RUN_STAMP) ## serve the default model on 127.0.0.1:8000
 
 # --------------------------------------------------------------------------------------------------------- testing
 
+# A file stays in one process, so that what its tests share is made once.
 test: $(DEV_STAMP) ## run every test; the unit tests also once where torch cannot be imported
 	$(PYTEST) tests/unit --without-torch -q
-	$(PYTEST) -n $(JOBS) --dist loadgroup --durations=10 $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadfile --durations=10 $(ARGS)
 
 # -------------------------------------------------------------------------------------------------------- checking
 

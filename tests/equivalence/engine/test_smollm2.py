@@ -24,8 +24,7 @@ KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 4
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
 QUESTIONS = Path(__file__).parents[2] / "data" / "mt_bench_first_turns.jsonl"
 
-# One worker runs them all, so that transformers' answers are computed once.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("smollm2")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def questions() -> list[str]:
