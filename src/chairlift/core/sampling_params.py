@@ -9,6 +9,10 @@ from chairlift.errors import InvalidRequestError
 
 MAX_SEED = 2**64 - 1
 
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
+"""Every character of every output is compared with every stop string, so both are bounded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -26,7 +30,7 @@ class SamplingParams:
         seed: makes the request repeatable; ``None`` lets the engine draw one at arrival.
         max_tokens: output tokens at most; ``None`` means up to the model length.
         min_tokens: end tokens and stop strings are not acted upon before this many output tokens.
-        stop: strings that end generation.
+        stop: strings that end generation; 64 at most, of 1,024 characters at most.
         stop_token_ids: token ids that end generation, beside the model's own end tokens.
         include_stop_str_in_output: keep the stop string (or stop token's text) in the answer.
         ignore_eos: do not end at the model's end tokens.
@@ -80,8 +84,7 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", param="min_tokens"
                 )
-        if any(not text for text in self.stop):
-            raise InvalidRequestError("stop must not contain an empty string", param="stop")
+        _check_stop(self.stop)
 
     @property
     def is_greedy(self) -> bool:
@@ -102,3 +105,15 @@ def _check_range(name: str, value: float, low: float, high: float, *, open_low: 
         return
     bounds = f"{'(' if open_low else '['}{low}, {high}]"
     raise InvalidRequestError(f"{name} must be in {bounds}, got {value}", param=name)
+
+
+def _check_stop(stop: tuple[str, ...]) -> None:
+    if len(stop) > MAX_STOP_STRINGS:
+        raise InvalidRequestError(f"stop may have {MAX_STOP_STRINGS} strings at most, got {len(stop)}", param="stop")
+    if any(not text for text in stop):
+        raise InvalidRequestError("stop must not contain an empty string", param="stop")
+    longest = max(map(len, stop), default=0)
+    if longest > MAX_STOP_CHARS:
+        raise InvalidRequestError(
+            f"a stop string may have {MAX_STOP_CHARS} characters at most, got one of {longest}", param="stop"
+        )

@@ -39,3 +39,13 @@ def test_stop_may_be_one_string_or_many():
     assert SamplingParams(stop=cast("Any", ["x", "y"])).stop == ("x", "y")
     with pytest.raises(InvalidRequestError, match="empty"):
         SamplingParams(stop=("x", ""))
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"), [(["x"] * 65, "64 strings at most, got 65"), (["x" * 1025], "got one of 1025")]
+)
+def test_stop_strings_are_bounded_because_every_output_is_compared_with_all_of_them(stop, said):
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        SamplingParams(stop=tuple(stop))
+    assert caught.value.param == "stop"
+    assert SamplingParams(stop=tuple(text[:1024] for text in stop[:64])).stop
