@@ -12,6 +12,7 @@ A chat ``[{"role": "user", "content": "hi"}]`` becomes ``<|user|>hi<|end|><|assi
 """
 
 import codecs
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ SPECIAL_TEXTS: dict[int, str] = {
 }
 VOCAB_SIZE = NUM_BYTES + len(SPECIAL_TEXTS)
 
+_SPECIAL_IDS = {special: token_id for token_id, special in SPECIAL_TEXTS.items()}
+_SPECIAL = re.compile(f"({'|'.join(map(re.escape, _SPECIAL_IDS))})")
+
 
 class ByteTokenizer:
     """Same surface as :class:`chairlift.tokenization.Tokenizer`."""
@@ -44,14 +48,9 @@ class ByteTokenizer:
         """Return the ids of a text; special tokens written out become their ids. Nothing is added to it."""
         del add_special_tokens
         ids: list[int] = []
-        while text:
-            found = [(text.find(special), token_id) for token_id, special in SPECIAL_TEXTS.items() if special in text]
-            start, token_id = min(found) if found else (len(text), None)
-            ids.extend(text[:start].encode("utf-8", errors="surrogatepass"))
-            if token_id is None:
-                break
-            ids.append(token_id)
-            text = text[start + len(SPECIAL_TEXTS[token_id]) :]
+        # Splitting at a group keeps what was split at: plain text in even places, special tokens in odd ones.
+        for place, piece in enumerate(_SPECIAL.split(text)):
+            ids.extend((_SPECIAL_IDS[piece],) if place % 2 else piece.encode("utf-8", errors="surrogatepass"))
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

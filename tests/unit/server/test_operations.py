@@ -1,10 +1,14 @@
 import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from chairlift.config.sections import ServerSettings
+from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.errors import ConfigurationError
-from tests.unit.server.stub_engine import StubEngine, post, request
+from tests.unit.server.stub_engine import Facts, StubEngine, post, request
 
 KEY = ServerSettings(api_key="sésame")
 
@@ -89,6 +93,46 @@ def test_tokenize_and_detokenize_are_inverse() -> None:
 @pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}])
 def test_tokenize_takes_either_prompt_or_messages(body: dict) -> None:
     assert post("/tokenize", body).status_code == 400
+
+
+class WatchedTokenizer(ByteTokenizer):
+    """Notes in which threads it worked on something long."""
+
+    def __init__(self) -> None:
+        self.threads: set[threading.Thread] = set()
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        self.threads.add(threading.current_thread())
+        return super().decode(ids, skip_special_tokens)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> str:
+        self.threads.add(threading.current_thread())
+        return super().apply_chat_template(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "x" * 5000, "return_token_strs": True}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}] * 300}),
+        ("/detokenize", {"tokens": [120] * 5000}),
+        ("/v1/completions", {"prompt": [120] * 5000, "echo": True, "max_tokens": 0}),
+    ],
+)
+def test_long_work_is_done_in_a_thread_so_that_others_need_not_wait(path: str, body: dict) -> None:
+    tokenizer = WatchedTokenizer()
+    engine = StubEngine(tokenizer=tokenizer, model_info=Facts(max_model_len=6000))
+    assert post(path, body, engine=engine).status_code == 200
+    assert tokenizer.threads
+    assert threading.main_thread() not in tokenizer.threads
+
+
+def test_a_prompt_that_is_too_long_is_not_turned_into_its_echo() -> None:
+    tokenizer = WatchedTokenizer()
+    body = {"prompt": [120] * 65, "echo": True, "max_tokens": 4}
+    response = post("/v1/completions", body, engine=StubEngine(tokenizer=tokenizer))
+    assert "64 tokens (--max-model-len), but the prompt has 65 and asks for max_tokens=4" in response.text
+    assert not tokenizer.threads
 
 
 def test_detokenize_refuses_unknown_ids() -> None:

@@ -14,7 +14,7 @@ from chairlift.server.engine_port import TextCodec
 from chairlift.server.middleware import request_label
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.generation import Job
-from chairlift.server.openai.prompts import PreparedPrompt, check_prompt, prepare_prompts
+from chairlift.server.openai.prompts import PreparedPrompt, check_prompt, decode, prepare_prompts
 from chairlift.server.openai.requests import CompletionBody
 from chairlift.server.openai.responses import Completion, CompletionChoice, Usage
 from chairlift.server.openai.sampling import sampling_params
@@ -33,9 +33,9 @@ async def create_completion(request: Request) -> Response:
     sampling = sampling_params(body, context.settings)
     prompts = await prepare_prompts(body, context.engine, context.settings)
     for prompt in prompts:
-        check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info)
+        check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info, is_echoed=body.echo is True)
     job = Job(prompts, sampling, body.priority or 0, body.cache_salt, request_label(request.scope))
-    echoes = [_echo(prompt, context.engine.tokenizer) if body.echo else "" for prompt in prompts]
+    echoes = [await _echo(prompt, context.engine.tokenizer) if body.echo else "" for prompt in prompts]
     return await answer(request, body, job, CompletionFormat(echoes, sampling.n))
 
 
@@ -107,5 +107,7 @@ class CompletionWriter:
         return Completion(self._head.id, "text_completion", self._head.created, self._head.model, choices, usage)
 
 
-def _echo(prompt: PreparedPrompt, codec: TextCodec) -> str:
-    return codec.decode(prompt.token_ids) if prompt.text is None else prompt.text
+async def _echo(prompt: PreparedPrompt, codec: TextCodec) -> str:
+    if prompt.text is not None:
+        return prompt.text
+    return await decode(codec, prompt.token_ids, skip_special_tokens=True)

@@ -11,7 +11,9 @@ from chairlift.server.engine_port import Engine, ModelFacts, TextCodec
 from chairlift.server.openai.requests import CompletionBody, Message
 
 _LONG_TEXT_CHARS = 16_384
-"""Texts above this are tokenized in a thread, so that other requests do not wait for them."""
+_MANY_TOKENS = 4096
+_MANY_MESSAGES = 256
+"""What is longer is worked on in a thread, so that other requests do not wait for it."""
 
 _RESERVED_TEMPLATE_VARIABLES = frozenset(
     {"messages", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template"}
@@ -40,6 +42,22 @@ async def encode(codec: TextCodec, text: str, *, add_special_tokens: bool) -> li
     if len(text) <= _LONG_TEXT_CHARS:
         return codec.encode(text, add_special_tokens)
     return await asyncio.to_thread(codec.encode, text, add_special_tokens)
+
+
+async def decode(codec: TextCodec, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """Text of token ids, without keeping the event loop from others for long."""
+    if len(token_ids) <= _MANY_TOKENS:
+        return codec.decode(token_ids, skip_special_tokens)
+    return await asyncio.to_thread(codec.decode, token_ids, skip_special_tokens)
+
+
+async def decode_each(codec: TextCodec, token_ids: Sequence[int]) -> list[str]:
+    """Text of each token alone, without keeping the event loop from others for long."""
+
+    def texts() -> list[str]:
+        return [codec.decode([token], skip_special_tokens=False) for token in token_ids]
+
+    return texts() if len(token_ids) <= _MANY_TOKENS else await asyncio.to_thread(texts)
 
 
 async def prepare_prompts(body: CompletionBody, engine: Engine, settings: ServerSettings) -> list[PreparedPrompt]:
@@ -78,27 +96,35 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
     variables = body.chat_template_kwargs or {}
     if taken := _RESERVED_TEMPLATE_VARIABLES & variables.keys():
         raise InvalidRequestError(f"chat_template_kwargs must not set '{min(taken)}'", param="chat_template_kwargs")
-    text = codec.apply_chat_template(
-        [message.for_template() for message in messages],
-        add_generation_prompt=body.add_generation_prompt is not False and not continue_final_message,
-        continue_final_message=continue_final_message,
-        **variables,
-    )
+
+    def render() -> str:
+        return codec.apply_chat_template(
+            [message.for_template() for message in messages],
+            add_generation_prompt=body.add_generation_prompt is not False and not continue_final_message,
+            continue_final_message=continue_final_message,
+            **variables,
+        )
+
+    text = render() if len(messages) <= _MANY_MESSAGES else await asyncio.to_thread(render)
     return PreparedPrompt(await encode(codec, text, add_special_tokens=body.add_special_tokens is True), text)
 
 
-def check_prompt(token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts) -> None:
+def check_prompt(
+    token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts, *, is_echoed: bool = False
+) -> None:
     """Refuse what must not even be echoed; whether a prompt leaves room for output is the engine's to say.
 
     Raises:
         InvalidRequestError: an id is outside the vocabulary.
-        RequestTooLongError: ``max_tokens`` is 0, so that the engine is not asked, and the prompt is too long.
+        RequestTooLongError: it is too long, and it would be echoed or ``max_tokens`` is 0, so that it would be too
+            late or the engine is not asked.
     """
     check_token_ids(token_ids, model, param="prompt")
-    if max_tokens == 0 and len(token_ids) > model.max_model_len:
+    if (is_echoed or max_tokens == 0) and len(token_ids) > model.max_model_len:
+        asked = "as many output tokens as fit" if max_tokens is None else f"max_tokens={max_tokens}"
         raise RequestTooLongError(
             f"the model length is {model.max_model_len} tokens (--max-model-len), but the prompt has "
-            f"{len(token_ids)} and asks for max_tokens=0",
+            f"{len(token_ids)} and asks for {asked}",
             param="prompt",
         )
 

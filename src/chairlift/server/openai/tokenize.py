@@ -8,7 +8,7 @@ from chairlift.errors import InvalidRequestError
 from chairlift.server.body import read_body
 from chairlift.server.context import context_of
 from chairlift.server.engine_port import TextCodec
-from chairlift.server.openai.prompts import check_token_ids, encode, prepare_conversation
+from chairlift.server.openai.prompts import check_token_ids, decode, decode_each, encode, prepare_conversation
 from chairlift.server.openai.requests import DetokenizeBody, TokenizeBody
 from chairlift.server.openai.responses import Text, Tokens
 from chairlift.server.openai.responses import encode as encode_json
@@ -25,9 +25,7 @@ async def tokenize(request: Request) -> Response:
     context.check_model(body.model)
     codec = context.engine.tokenizer
     token_ids = await _token_ids(body, codec)
-    texts = (
-        [codec.decode([token], skip_special_tokens=False) for token in token_ids] if body.return_token_strs else None
-    )
+    texts = await decode_each(codec, token_ids) if body.return_token_strs else None
     tokens = Tokens(len(token_ids), context.engine.model_info.max_model_len, token_ids, texts)
     return Response(encode_json(tokens), media_type="application/json")
 
@@ -39,8 +37,8 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeBody)
     context.check_model(body.model)
     check_token_ids(body.tokens, context.engine.model_info, param="tokens")
-    text = Text(context.engine.tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return Response(encode_json(text), media_type="application/json")
+    text = await decode(context.engine.tokenizer, body.tokens, skip_special_tokens=False)
+    return Response(encode_json(Text(text)), media_type="application/json")
 
 
 async def _token_ids(body: TokenizeBody, codec: TextCodec) -> list[int]:
