@@ -7,6 +7,7 @@ from starlette.requests import Request
 from chairlift.config.sections import ServerSettings
 from chairlift.errors import UnknownModelError
 from chairlift.server.engine_port import Engine
+from chairlift.server.errors import shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class ServerContext:
         """
         served = self.engine.model_info.name
         if name is not None and name != served:
-            raise UnknownModelError(f"the model '{name}' does not exist; this server serves '{served}'", param="model")
+            raise UnknownModelError(
+                f"the model '{shorten(name)}' does not exist; this server serves '{served}'", param="model"
+            )
         return served
 
 

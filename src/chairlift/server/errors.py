@@ -76,6 +76,11 @@ def error_response(error: Exception) -> Response:
     return Response(_encode(describe(error)), status, headers, media_type="application/json")
 
 
+def shorten(text: str) -> str:
+    """What a client sent, as an error message may quote it."""
+    return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + "…"
+
+
 def invalid_body(error: ValidationError) -> InvalidRequestError:
     """The first thing that is wrong with a request body, naming the field as a client would write it."""
     first = error.errors(include_url=False, include_context=False)[0]
@@ -128,5 +133,4 @@ def _field_path(location: tuple[int | str, ...]) -> str | None:
 
 
 def _quote(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + "…"
+    return shorten(repr(value))

@@ -191,3 +191,11 @@ def test_what_is_refused_never_reaches_the_engine() -> None:
     refused(COMPLETIONS, {"prompt": ["good", "good"], "temperature": -1}, engine=engine)
     refused(COMPLETIONS, {"prompt": [[1], [999]]}, engine=engine)
     assert engine.submitted == []
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x", "y" * 10_000: 1}, {"prompt": "x", "model": "y" * 10_000}])
+def test_an_error_quotes_only_the_beginning_of_what_is_long(body: dict) -> None:
+    response = post(COMPLETIONS, body)
+    assert response.status_code in (400, 404)
+    assert "yyy…'" in response.text
+    assert len(response.text) < 500

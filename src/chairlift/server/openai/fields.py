@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from chairlift.errors import InvalidRequestError
+from chairlift.server.errors import shorten
 
 IGNORED: Mapping[str, str] = {
     "metadata": "kept by OpenAI with a stored answer; nothing is stored here",
@@ -69,7 +70,8 @@ def check_other_fields(fields: Mapping[str, object], supported: Iterable[str]) -
         if name in IGNORED:
             continue
         if name not in REFUSED:
-            raise InvalidRequestError(f"unknown field '{name}'{_suggestion(name, supported)}", param=name)
+            shown = shorten(name)
+            raise InvalidRequestError(f"unknown field '{shown}'{_suggestion(shown, supported)}", param=shown)
         if value is not None and not any(_is_same(value, harmless) for harmless in REFUSED[name]):
             raise InvalidRequestError(f"'{name}' is not supported by this server", param=name)
 
