@@ -4,6 +4,7 @@ Knows nothing of logits or text: stop *strings* are found by whoever detokenizes
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from chairlift.errors import InvalidRequestError
 
@@ -61,25 +62,24 @@ class SamplingParams:
     detokenize: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        object.__setattr__(self, "stop", _as_tuple("stop", stop))
+        object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("top_k", self.top_k, 0, 2**31 - 1)
+        _check_whole("top_k", self.top_k, 0, 2**31 - 1)
         _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_range("n", self.n, 1, 2**16)
-        _check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        _check_whole("n", self.n, 1, 2**16)
+        _check_whole("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.seed is not None:
-            _check_range("seed", self.seed, -(2**63), MAX_SEED)
+            _check_whole("seed", self.seed, -(2**63), MAX_SEED)
         if self.max_tokens is not None:
-            _check_range("max_tokens", self.max_tokens, 0, 2**31 - 1)
+            _check_whole("max_tokens", self.max_tokens, 0, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise InvalidRequestError(
                     f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", param="min_tokens"
@@ -97,20 +97,46 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
+def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
+    """``None`` is nothing, as in vLLM."""
+    try:
+        return () if values is None else tuple(values)
+    except TypeError:
+        raise InvalidRequestError(f"{name} must be a list, got {values!r}", param=name) from None
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise InvalidRequestError(f"{name} must be a whole number, got {value!r}", param=name)
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be in [{low}, {high}], got {_shown(value)}", param=name)
+
+
+def _shown(value: float) -> str:
+    # Python refuses to write out integers of more than a few thousand digits.
+    return (
+        f"a number of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 256 else f"{value}"
+    )
+
+
 def _check_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError(f"{name} must be a number, got {value!r}", param=name)
     # NaN compares false with everything, so the test asks for what is allowed, not for what is not. Python compares
     # integers of any size with floats exactly, where converting them would overflow.
     above = value > low if open_low else value >= low
     if above and value <= high:
         return
     bounds = f"{'(' if open_low else '['}{low}, {high}]"
-    raise InvalidRequestError(f"{name} must be in {bounds}, got {value}", param=name)
+    raise InvalidRequestError(f"{name} must be in {bounds}, got {_shown(value)}", param=name)
 
 
 def _check_stop(stop: tuple[str, ...]) -> None:
     if len(stop) > MAX_STOP_STRINGS:
         raise InvalidRequestError(f"stop may have {MAX_STOP_STRINGS} strings at most, got {len(stop)}", param="stop")
-    if any(not text for text in stop):
+    if not all(isinstance(text, str) for text in stop):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError("stop must hold strings only", param="stop")
+    if not all(stop):
         raise InvalidRequestError("stop must not contain an empty string", param="stop")
     longest = max(map(len, stop), default=0)
     if longest > MAX_STOP_CHARS:

@@ -17,7 +17,7 @@ def test_b51_numbers_that_are_not_usable_are_refused_by_name(name, value):
 
 
 @pytest.mark.parametrize("name", ["n", "top_k", "max_tokens", "min_tokens", "seed", "temperature"])
-@pytest.mark.parametrize("value", [10**400, -(10**400)])
+@pytest.mark.parametrize("value", [10**400, -(10**400), pytest.param(10**5000, id="enormous")])
 def test_whole_numbers_beyond_every_float_are_refused_by_name(name, value):
     with pytest.raises(InvalidRequestError, match=name):
         SamplingParams(**{name: value})
@@ -49,3 +49,24 @@ def test_stop_strings_are_bounded_because_every_output_is_compared_with_all_of_t
         SamplingParams(stop=tuple(stop))
     assert caught.value.param == "stop"
     assert SamplingParams(stop=tuple(text[:1024] for text in stop[:64])).stop
+
+
+@pytest.mark.parametrize("name", ["n", "top_k", "max_tokens", "min_tokens", "seed"])
+@pytest.mark.parametrize("value", [2.5, 1.0, True, "1"])
+def test_whole_numbers_must_be_whole(name, value):
+    with pytest.raises(InvalidRequestError, match=f"{name} must be a whole number"):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", "1"), ("top_p", None), ("min_p", True), ("stop", 5), ("stop", [5]), ("stop_token_ids", 5)],
+)
+def test_values_of_a_wrong_type_are_refused_by_name(name, value):
+    with pytest.raises(InvalidRequestError, match=name):
+        SamplingParams(**{name: value})
+
+
+def test_stops_may_be_none_as_in_vllm():
+    params = SamplingParams(stop=cast("Any", None), stop_token_ids=cast("Any", None))
+    assert (params.stop, params.stop_token_ids) == ((), ())
