@@ -4,8 +4,9 @@ Knows nothing of HTTP. Nothing runs between two calls.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
@@ -23,6 +24,7 @@ from chairlift.engine.prompts import EncodedPrompt, Prompt, encode_prompt, match
 from chairlift.engine.seeds import SeedSource
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
+from chairlift.errors import InvalidRequestError
 
 Message = Mapping[str, Any]
 
@@ -53,6 +55,8 @@ class LLM:
         self._built = build_engine(self.settings, source, is_offline=True)
         self._request_ids = itertools.count()
         self._seeds = SeedSource(self.settings.model.seed)
+        self._is_busy = threading.Lock()
+        self._is_closed = False
         self.last_run_stats: RunStats | None = None
         """What the last :meth:`generate` or :meth:`chat` took."""
 
@@ -112,10 +116,10 @@ class LLM:
             encoded.append(EncodedPrompt(text, tuple(self._tokenizer.encode(text, add_special_tokens=False))))
         return self._run(encoded, match_sampling(sampling_params, len(encoded)), use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[ChoiceDelta]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[ChoiceDelta]:
         """Generate for one prompt and yield what is new as it comes; leaving the loop early aborts."""
         encoded = [encode_prompt(prompt, self._tokenizer.encode)]
-        with closing(self._start(encoded, match_sampling(sampling_params, 1))) as run:
+        with self._start(encoded, match_sampling(sampling_params, 1)) as run:
             for _, delta in run.deltas():
                 yield delta
 
@@ -125,6 +129,7 @@ class LLM:
 
     def close(self) -> None:
         """Free the model; the object cannot be used afterwards."""
+        self._is_closed = True
         self._built.executor.close()
 
     def __enter__(self) -> "LLM":
@@ -135,7 +140,24 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _start(self, prompts: Sequence[EncodedPrompt], sampling_params: Sequence[SamplingParams]) -> OfflineRun:
+    @contextmanager
+    def _start(
+        self, prompts: Sequence[EncodedPrompt], sampling_params: Sequence[SamplingParams]
+    ) -> Generator[OfflineRun]:
+        """One batch, alone on the engine: two at once would take each other's tokens."""
+        if self._is_closed:
+            raise InvalidRequestError("this LLM is closed")
+        if not self._is_busy.acquire(blocking=False):
+            raise InvalidRequestError(
+                "this LLM is busy: another generate, chat or stream has not ended; let it end, or close the stream"
+            )
+        try:
+            with closing(self._queue(prompts, sampling_params)) as run:
+                yield run
+        finally:
+            self._is_busy.release()
+
+    def _queue(self, prompts: Sequence[EncodedPrompt], sampling_params: Sequence[SamplingParams]) -> OfflineRun:
         for prompt, sampling in zip(prompts, sampling_params, strict=True):
             check_request(prompt.token_ids, sampling, self.model_info)
         run = OfflineRun(self._built.runner, self._tokenizer)
@@ -162,7 +184,7 @@ class LLM:
             for place, (prompt, sampling) in enumerate(zip(prompts, sampling_params, strict=True))
         ]
         with (
-            closing(self._start(prompts, sampling_params)) as run,
+            self._start(prompts, sampling_params) as run,
             tqdm(total=len(prompts), desc="Prompts", unit="prompt", dynamic_ncols=True, disable=not use_tqdm) as bar,
         ):
             num_output_tokens = 0

@@ -3,7 +3,7 @@
 Knows nothing of generation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,12 +25,22 @@ class EncodedPrompt:
 
 
 def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return the prompts one by one. A list of integers is one prompt, any other list holds several."""
+    """Return the prompts one by one. A list of integers is one prompt, anything else that can be read through holds
+    several.
+
+    Raises:
+        InvalidRequestError: it is neither a prompt nor several.
+    """
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [cast("Sequence[int]", prompts)]
-    return list(cast("Sequence[Prompt]", prompts))
+    if isinstance(prompts, bytes) or not isinstance(prompts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError(
+            f"prompts must be one or many, each {_FORMS}, got {type(prompts).__name__}", param="prompt"
+        )
+    items = list(prompts)  # a generator can be read only once
+    if items and all(isinstance(item, int) for item in items):
+        return [cast("Sequence[int]", items)]
+    return cast("list[Prompt]", items)
 
 
 def encode_prompt(prompt: Prompt, encode: Callable[[str], list[int]]) -> EncodedPrompt:
@@ -46,7 +56,7 @@ def encode_prompt(prompt: Prompt, encode: Callable[[str], list[int]]) -> Encoded
         return encode_prompt(prompt[known[0]], encode)
     if isinstance(prompt, str):
         return EncodedPrompt(prompt, tuple(encode(prompt)))
-    if isinstance(prompt, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may pass anything)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may pass anything)
         return EncodedPrompt(None, tuple(prompt))
     raise InvalidRequestError(f"a prompt must be {_FORMS}, got {type(prompt).__name__}", param="prompt")
 
@@ -57,12 +67,15 @@ def match_sampling(
     """Return one set of choices per prompt, from one for all or from one each.
 
     Raises:
-        InvalidRequestError: there are more or fewer of them than prompts.
+        InvalidRequestError: there are more or fewer of them than prompts, or they are something else.
     """
     if sampling_params is None:
         sampling_params = SamplingParams()
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
+    given: Any = sampling_params
+    if not isinstance(given, Sequence) or not all(isinstance(item, SamplingParams) for item in given):
+        raise InvalidRequestError("sampling_params must be SamplingParams or a list of them", param="sampling_params")
     if len(sampling_params) != num_prompts:
         raise InvalidRequestError(
             f"there are {num_prompts} prompts and {len(sampling_params)} sampling_params; give one for all or one each",

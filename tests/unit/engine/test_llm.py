@@ -190,3 +190,33 @@ def test_package_offers_names_lazily() -> None:
     assert set(chairlift.__all__) <= set(dir(chairlift))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = chairlift.nothing  # type: ignore[attr-defined]
+
+
+def test_two_runs_at_once_are_refused_because_they_would_take_each_others_tokens() -> None:
+    llm = make()
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
+    stream = llm.stream([1, 2, 3], sampling)
+    tokens = list(next(stream).token_ids)
+    for attempt in (lambda: llm.generate([[4]], use_tqdm=False), lambda: next(llm.stream([4]))):
+        with pytest.raises(InvalidRequestError, match="busy"):
+            attempt()
+    tokens += [token for delta in stream for token in delta.token_ids]
+    assert len(tokens) == 6
+    assert llm.generate([[4]], sampling, use_tqdm=False)[0].finished
+    assert_idle(llm)
+
+
+def test_a_stream_that_is_closed_early_leaves_the_engine_to_others() -> None:
+    llm = make()
+    stream = llm.stream([1, 2, 3])
+    next(stream)
+    stream.close()
+    assert llm.generate([[4]], use_tqdm=False)[0].finished
+    assert_idle(llm)
+
+
+def test_a_closed_one_says_so() -> None:
+    llm = make()
+    llm.close()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        llm.generate("a", use_tqdm=False)

@@ -17,6 +17,7 @@ from chairlift.errors import InvalidRequestError
         ([[1], "a", {"prompt": "b"}], [[1], "a", {"prompt": "b"}]),
         ({"prompt_token_ids": [1]}, [{"prompt_token_ids": [1]}]),
         ([], []),
+        ((text for text in ("a", "b")), ["a", "b"]),
     ],
 )
 def test_a_list_of_integers_is_one_prompt(prompts: object, parts: list[object]) -> None:
@@ -46,3 +47,15 @@ def test_sampling_is_one_for_all_or_one_each() -> None:
     assert match_sampling([one, SamplingParams()], 2) == [one, SamplingParams()]
     with pytest.raises(InvalidRequestError, match="3 prompts and 1 sampling_params"):
         match_sampling([one], 3)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, b"abc"])
+def test_what_is_no_prompt_is_refused(prompts: object) -> None:
+    with pytest.raises(InvalidRequestError, match=f"got {type(prompts).__name__}"):
+        split_prompts(prompts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("params", [5, {"max_tokens": 3}, [3], [{"max_tokens": 3}]])
+def test_what_are_no_sampling_params_is_refused(params: object) -> None:
+    with pytest.raises(InvalidRequestError, match="must be SamplingParams"):
+        match_sampling(params, 1)  # type: ignore[arg-type]
