@@ -73,8 +73,9 @@ def match_sampling(
         sampling_params = SamplingParams()
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
-    given: Any = sampling_params
-    if not isinstance(given, Sequence) or not all(isinstance(item, SamplingParams) for item in given):
+    # Callers may pass anything.
+    given = cast("Sequence[object]", sampling_params)
+    if not isinstance(given, Sequence) or not all(isinstance(item, SamplingParams) for item in given):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidRequestError("sampling_params must be SamplingParams or a list of them", param="sampling_params")
     if len(sampling_params) != num_prompts:
         raise InvalidRequestError(
