@@ -35,7 +35,7 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
-        """Write the KV of all rows and return the hidden states [T, E] before the output head."""
+        """Write the KV of all rows and return the sampling rows' hidden states [S, E] before the output head."""
         ...
 
     def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class TorchExecutor:
         self._batch.apply(plan)
         self._kv_cache.copy_pages(plan.copies)
         batch, rows = self._batch.rows(plan)
-        hidden = self._model.forward(batch, self._kv_cache.layers)  # [T, E]
+        hidden = self._model.forward(batch, self._kv_cache.layers)  # [S, E]
         sampled = self._sample(hidden, rows)
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
@@ -113,9 +113,9 @@ class TorchExecutor:
     def _sample(self, hidden: torch.Tensor, rows: SamplingRows) -> Sampled:
         parts: list[Sampled] = []
         for start in range(0, len(rows.positions), self._rows_at_once):
-            part = rows.part(slice(start, start + self._rows_at_once))
-            logits = self._model.logits(hidden[part.step_rows]).cpu()  # [S, V]
-            parts.append(sample(logits, self._batch.table, part, self._draw))
+            some = slice(start, start + self._rows_at_once)
+            logits = self._model.logits(hidden[some]).cpu()  # [S, V]
+            parts.append(sample(logits, self._batch.table, rows.part(some), self._draw))
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
         failed = [index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows]
         return Sampled(token_ids, tuple(failed))

@@ -36,4 +36,4 @@ class ForwardBatch:
     decode_page_tables: torch.Tensor  # int32 [D, P'], rows padded with page 0
     decode_context_lengths: torch.Tensor  # int32 [D], the row itself included
     prefills: list[PrefillRows] = field(default_factory=list[PrefillRows])
-    sample_rows: torch.Tensor | None = None  # int64 [S], rows that need logits
+    sample_rows: torch.Tensor | None = None  # int64 [S], rows that need logits; None: all of them

@@ -31,7 +31,7 @@ class Kernels(Protocol):
 
     def rope_and_write_kv(
         self,
-        q: torch.Tensor,  # [T, H, d], rotated in place
+        q: torch.Tensor,  # [T, H, d], rotated in place; rows of q, k and v may lie apart, each one is contiguous
         k: torch.Tensor,  # [T, G, d]
         v: torch.Tensor,  # [T, G, d]
         cos_sin: tuple[torch.Tensor, torch.Tensor],  # float32 [max positions, d / 2] each

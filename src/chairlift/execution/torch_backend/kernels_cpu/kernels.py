@@ -263,8 +263,7 @@ class CpuKernels:
     def _scratch_address(self, floats_per_thread: int) -> int:
         needed = floats_per_thread * self._threads.num_threads
         if self._scratch.numel() < needed:
-            self._draw = compile_body(draw.draw_body)
-        self._scratch = torch.empty(needed)
+            self._scratch = torch.empty(needed)
         return self._scratch.data_ptr()
 
 

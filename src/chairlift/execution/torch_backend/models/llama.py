@@ -55,20 +55,22 @@ class LlamaAttention:
             shapes[f"{name}.o_proj.bias"] = (config.hidden_size,)
         return shapes
 
-    def __call__(self, x: torch.Tensor, step: LayerInput, kv: torch.Tensor) -> torch.Tensor:
-        """``[T, E] -> [T, E]``; writes this step's keys and values to the pages ``kv``."""
+    def __call__(
+        self, x: torch.Tensor, step: LayerInput, kv: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``[T, E] -> [T, E]``, or ``[S, E]`` for some ``rows``; writes keys and values of all rows to ``kv``."""
         q, k, v = self.heads(x)
         self._kernels.rope_and_write_kv(q, k, v, step.cos_sin, step.batch, kv)
         scale = self._config.head_dim**-0.5
         attended = self._kernels.attention(q, kv, step.batch, scale, self._window)  # [T, H * d]
-        return self._kernels.linear(attended, self._output)
+        return self._kernels.linear(attended if rows is None else attended[rows], self._output)
 
     def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries ``[T, H, d]``, keys and values ``[T, G, d]``, not yet rotated."""
+        """Queries ``[T, H, d]``, keys and values ``[T, G, d]``, not yet rotated; views of one tensor."""
         config = self._config
         qkv = self._kernels.linear(x, self._qkv).unflatten(1, (-1, config.head_dim))  # [T, H + 2 G, d]
         q, k, v = qkv.split((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
-        return q.contiguous(), k.contiguous(), v.contiguous()
+        return q, k, v
 
 
 class LlamaMlp:
@@ -130,15 +132,25 @@ class LlamaLayer:
         }
 
     def __call__(
-        self, update: torch.Tensor | None, residual: torch.Tensor, step: LayerInput, kv: torch.Tensor
-    ) -> torch.Tensor:
-        """Add ``update`` of the layer before to ``residual`` in place, and return this layer's update, ``[T, E]``."""
+        self,
+        update: torch.Tensor | None,
+        residual: torch.Tensor,
+        step: LayerInput,
+        kv: torch.Tensor,
+        rows: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add ``update`` of the layer before to ``residual`` in place; return this layer's update and the residual.
+
+        Both are ``[T, E]``, or ``[S, E]`` if only some ``rows`` are wanted: keys and values are written for all.
+        """
         if update is None:
             x = self._kernels.rms_norm(residual, self._input_norm, self._eps)
         else:
             x = self._kernels.add_rms_norm(update, residual, self._input_norm, self._eps)
-        attended = self._attention(x, step, kv)
-        return self._mlp(self._kernels.add_rms_norm(attended, residual, self._mlp_norm, self._eps))
+        attended = self._attention(x, step, kv, rows)
+        if rows is not None:
+            residual = residual[rows]
+        return self._mlp(self._kernels.add_rms_norm(attended, residual, self._mlp_norm, self._eps)), residual
 
 
 class Llama:
@@ -174,12 +186,17 @@ class Llama:
         return self._embedding.dtype
 
     def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
-        """Compute all rows of a step, ``[T, E]``; writes their keys and values to the pages of each layer."""
+        """Compute a step, and return its sampling rows, ``[S, E]`` (all rows if the batch names none).
+
+        Keys and values of all rows are written to the pages of each layer; behind the last layer's attention only
+        sampling rows are computed.
+        """
         step = LayerInput(batch, self._cos_sin)
         residual = functional.embedding(batch.token_ids, self._embedding)  # [T, E]
         update = None
         for layer, kv in zip(self._layers, kv_pages, strict=True):
-            update = layer(update, residual, step, kv)
+            rows = batch.sample_rows if layer is self._layers[-1] else None
+            update, residual = layer(update, residual, step, kv, rows)
         assert update is not None  # noqa: S101 - there is at least one layer
         return self._kernels.add_rms_norm(update, residual, self._norm, self.config.rms_norm_eps)
 
