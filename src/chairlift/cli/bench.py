@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chairlift.benchmark.offline import OfflineMeasurement, OfflineReport, measure
-from chairlift.cli.options import setting_options
+from chairlift.cli.options import HELP_NAMES, setting_options
 from chairlift.errors import ConfigurationError
 from chairlift.workload.lengths import WORKLOADS, WorkItem
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from chairlift.engine.llm import LLM
 
 
-@click.group()
+@click.group(context_settings=HELP_NAMES)
 def bench() -> None:
     """Measure throughput and latency."""
 
 
-@bench.command()
+@bench.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False)
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="w1", show_default=True, help="What to run.")
 @click.option(

@@ -12,6 +12,9 @@ import click
 from chairlift.config.load import load_settings
 from chairlift.config.settings import SettingInfo, Settings, describe_settings
 
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+"""Context settings of every command, not only of the root: a command keeps the help option that it made first."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _METAVARS = {int: "N", float: "X", str: "TEXT"}

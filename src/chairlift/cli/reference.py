@@ -150,7 +150,10 @@ def commands_page() -> str:
     from chairlift.cli.main import cli
 
     parts = ["# Command line", _NOTE]
-    context = click.Context(cli, info_name="chairlift", terminal_width=100, max_content_width=100)
+    names = cli.context_settings["help_option_names"]
+    context = click.Context(
+        cli, info_name="chairlift", terminal_width=100, max_content_width=100, help_option_names=names
+    )
     for title, command_context in _walk(context):
         text = command_context.command.get_help(command_context)
         parts += [f"## `{title}`", f"```text\n{text}\n```"]

@@ -2,10 +2,10 @@
 
 import click
 
-from chairlift.cli.options import setting_options, settings_from
+from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
 
 
-@click.command()
+@click.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False)
 @setting_options("model", "cache", "scheduler", "queue", "server", without=("model",))
 def serve(model: str | None, **flags: object) -> int:

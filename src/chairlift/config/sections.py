@@ -53,7 +53,7 @@ class ModelSettings:
         "torch", "What computes the steps; fake is a toy model for tests.", choices=("torch", "fake")
     )
     num_threads: int | None = setting(
-        None, "Threads for the model; one per available core if absent.", bounds=(1, None)
+        None, "Threads for the model; one per available core if absent.", bounds=(1, 256)
     )
 
 
@@ -82,7 +82,7 @@ class SchedulerSettings:
     """What one step may hold and who comes first."""
 
     max_num_seqs: int = setting(
-        64, "Slots: requests in the running batch.", flags=("--max-running-requests",), bounds=(1, None)
+        64, "Slots: requests in the running batch.", flags=("--max-running-requests",), bounds=(1, 16384)
     )
     max_num_batched_tokens: int | None = setting(
         None,

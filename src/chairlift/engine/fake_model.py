@@ -17,6 +17,7 @@ KV_BYTES_PER_TOKEN = 1024
 """So that ``--kv-cache-memory`` sizes the pool here too; it is arithmetic, no memory of that size."""
 
 _DEFAULT_KV_MEMORY = "64MiB"
+_MAX_PAGES = 2**22
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz     "
 _NUM_OUTCOMES = 128
 
@@ -37,6 +38,8 @@ def pool_size(cache: CacheSettings) -> int:
     memory = cache.kv_cache_memory or _DEFAULT_KV_MEMORY
     page_bytes = KV_BYTES_PER_TOKEN * cache.page_size
     num_pages = parse_bytes(memory, setting="--kv-cache-memory") // page_bytes
+    if num_pages > _MAX_PAGES:
+        raise ConfigurationError(f"--kv-cache-memory is {memory}: {num_pages} pages, but the toy model takes {_MAX_PAGES}")
     if num_pages < 1:
         raise ConfigurationError(f"--kv-cache-memory is {memory}, but one page of the toy model has {page_bytes} bytes")
     return num_pages

@@ -53,6 +53,12 @@ def test_memory_for_no_request_at_all_is_refused(source: ModelSource) -> None:
         built(source, CacheSettings(kv_cache_memory=str(PAGE_BYTES - 1), page_size=4))
 
 
+@pytest.mark.parametrize("memory", ["1PiB", "99999999999999999999GiB"])
+def test_more_memory_than_there_is_is_refused(source: ModelSource, memory: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--kv-cache-memory {memory} is more than the .* that are free"):
+        built(source, CacheSettings(kv_cache_memory=memory))
+
+
 def test_a_model_length_beyond_the_models_own_is_refused(source: ModelSource) -> None:
     with pytest.raises(ConfigurationError, match=r"--max-model-len is 513.*512"):
         built(source, CacheSettings(kv_cache_memory="1MiB"), max_model_len=513)

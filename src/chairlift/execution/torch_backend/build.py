@@ -107,8 +107,14 @@ def _choose_max_model_len(wanted: int | None, config: ModelConfig) -> int:
 
 def _choose_num_pages(cache: CacheSettings, shape: KVShape, max_model_len: int, activation_bytes: int) -> int:
     if cache.kv_cache_memory is not None:
-        num_bytes = parse_bytes(cache.kv_cache_memory)
+        num_bytes = parse_bytes(cache.kv_cache_memory, setting="--kv-cache-memory")
         setting = f"--kv-cache-memory {cache.kv_cache_memory}"
+        available_bytes = available_memory_bytes()
+        if num_bytes > available_bytes:
+            # The system would hand it out page by page until it kills somebody.
+            raise ConfigurationError(
+                f"{setting} is more than the {format_bytes(available_bytes)} that are free after loading the model"
+            )
     else:
         free_bytes = max(0, available_memory_bytes() - activation_bytes)
         num_bytes = min(int(free_bytes * cache.gpu_memory_utilization), _MAX_DEFAULT_KV_BYTES)
