@@ -157,6 +157,26 @@ def test_copied_pages_are_copied_before_the_step_reads_them(source: ModelSource)
     ready.executor.close()
 
 
+def test_a_step_that_samples_nothing_changes_nothing_else(source: ModelSource) -> None:
+    prompt = tuple(random_tokens(9))
+
+    def first_token(*lengths: int) -> int:
+        ready = built(source)
+        new = (NewRequest(1, prompt, len(prompt), 0, (5, 2, 7), GREEDY, 0),)
+        start = 0
+        token_ids: tuple[int, ...] = ()
+        for number, length in enumerate(lengths):
+            chunk = Chunk(1, start, length, samples=start + length == len(prompt))
+            plan = StepPlan(number, 0, length, 0, new=() if number else new, chunks=(chunk,))
+            token_ids = ready.executor.wait(ready.executor.submit(plan)).token_ids
+            assert len(token_ids) == chunk.samples
+            start += length
+        ready.executor.close()
+        return token_ids[0]
+
+    assert first_token(3, 5, 1) == first_token(4, 5) == first_token(9)
+
+
 def test_a_request_whose_logits_are_not_finite_fails_alone(source: ModelSource) -> None:
     ready = built(source)
     executor = ready.executor

@@ -35,7 +35,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 12, 13, 100])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 12, 13, 100])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "has_bias"), [(960, 576, False), (50, 24, True), (16, 7, False), (1, 1, True)]
 )
@@ -61,7 +61,7 @@ def test_a_row_of_a_product_is_the_same_in_any_company(kernels: CpuKernels, dtyp
         assert torch.equal(kernels.linear(x[row : row + 1], packed)[0], together[row])
 
 
-@pytest.mark.parametrize("num_rows", [1, 5, 200])
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 200])
 @pytest.mark.parametrize("width", [8, 72, 576])
 def test_norms(kernels: CpuKernels, dtype: torch.dtype, num_rows: int, width: int) -> None:
     x, residual, weight = (torch.randn(*shape).to(dtype) for shape in ((num_rows, width), (num_rows, width), (width,)))

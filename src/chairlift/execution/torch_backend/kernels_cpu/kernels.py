@@ -89,6 +89,8 @@ class CpuKernels:
 
     def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""
+        if len(x) == 0:  # a step of prompts that none of them ends has no sampling row
+            return x.new_empty(0, packed.num_outputs)
         if self._packs_half:
             return torch.ops.mkldnn._linear_pointwise(x, packed.weight, packed.bias, "none", [], "")
         if self._is_half:
