@@ -52,9 +52,7 @@ class ModelSettings:
     executor: str = setting(
         "torch", "What computes the steps; fake is a toy model for tests.", choices=("torch", "fake")
     )
-    num_threads: int | None = setting(
-        None, "Threads for the model; one per available core if absent.", bounds=(1, 256)
-    )
+    num_threads: int | None = setting(None, "Threads for the model; one per available core if absent.", bounds=(1, 256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,9 @@ def pool_size(cache: CacheSettings) -> int:
     page_bytes = KV_BYTES_PER_TOKEN * cache.page_size
     num_pages = parse_bytes(memory, setting="--kv-cache-memory") // page_bytes
     if num_pages > _MAX_PAGES:
-        raise ConfigurationError(f"--kv-cache-memory is {memory}: {num_pages} pages, but the toy model takes {_MAX_PAGES}")
+        raise ConfigurationError(
+            f"--kv-cache-memory is {memory}: {num_pages} pages, but the toy model takes {_MAX_PAGES}"
+        )
     if num_pages < 1:
         raise ConfigurationError(f"--kv-cache-memory is {memory}, but one page of the toy model has {page_bytes} bytes")
     return num_pages
