@@ -110,7 +110,7 @@ def _show(report: OfflineReport) -> None:
     from rich.table import Table
 
     table = Table(title=f"{report.workload}, {report.num_requests} requests, {report.model} in {report.dtype}")
-    for column in ("batching", "slots", "output tok/s", "total tok/s", "slot utilization", "steps", "seconds"):
+    for column in ("batching", "slots", "output tok/s", "total tok/s", "slots useful", "steps", "seconds"):
         table.add_column(column, justify="right")
     table.add_row(
         report.batching,

@@ -111,6 +111,8 @@ class AsyncEngine:
             EngineUnavailableError: the process died while starting.
         """
         source = await asyncio.to_thread(locate_model, self.settings)
+        if source is not None:
+            _logger.info("loading %s; the first start compiles kernels, which takes about half a minute", source.name)
         self._tokenizer = await asyncio.to_thread(build_tokenizer, source, self.settings.model.chat_template)
         self._supervisor = Supervisor(pin_model(self.settings, source), self)
         await self._supervisor.start()
