@@ -63,7 +63,7 @@ class TokensEmitted:
 
 @dataclass(frozen=True, slots=True)
 class StepCommitted:
-    """A step ran: its size and how long it took. ``num_slot_rows`` and ``num_useful_rows`` count decode rows."""
+    """A step ran: its size and how long it took. ``num_wasted_rows`` worked for requests that had ended."""
 
     step: int
     duration_ns: int

@@ -57,11 +57,6 @@ class SchedulerState:
         self._events = events
         self._num_arrivals = 0
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether anybody listens, so that events worth building may be skipped."""
-        return self._events is not None
-
     def emit(self, event: Event) -> None:
         """Pass an event on, if anybody listens."""
         if self._events is not None:
