@@ -24,6 +24,7 @@ from chairlift.execution.torch_backend.kernels_cpu.machine import (
     int64_at,
     multiply_tile,
     narrow_shape,
+    prefetch,
     take_next,
 )
 from chairlift.execution.torch_backend.kernels_cpu.vector_math import exp, store_row, widened
@@ -96,6 +97,7 @@ def _attend(run_address, kv_head, own_address, scratch):
     group, size, page_size, kv, values_offset = own[9], own[10], own[11], own[12], own[13]
     is_half, scale, window, segment = own[14], np.float32(float64_of_bits(own[15])), own[16], own[17]
     item_bytes = 2 if is_half else 4
+    page_bytes = page_size * size * item_bytes
     num_rows = num_tokens * group
     queries = scratch
     sums = queries + 4 * num_rows * size
@@ -109,6 +111,7 @@ def _attend(run_address, kv_head, own_address, scratch):
             q_row + token * q_stride * item_bytes, queries + 4 * token * group * size, group * size, is_half, scale
         )
     _clear(sums, num_rows * size)
+    head_kv, page_stride = kv + kv_head * page_bytes, num_kv_heads * page_bytes
     for row in range(num_rows):
         highest[row] = _LOWEST
         totals[row] = 0.0
@@ -118,7 +121,13 @@ def _attend(run_address, kv_head, own_address, scratch):
         stop = min(end, start + segment)
         for first in range(start, stop, page_size):
             count = min(page_size, stop - first)
-            page = kv + (np.int64(pages[first // page_size]) * num_kv_heads + kv_head) * page_size * size * item_bytes
+            page = head_kv + np.int64(pages[first // page_size]) * page_stride
+            # Each page is a piece of memory of its own, so only we know what is read next: keys, then the first values.
+            if first + page_size < stop:
+                _prefetch_all(head_kv + np.int64(pages[first // page_size + 1]) * page_stride, page_bytes)
+            else:
+                first_values = head_kv + np.int64(pages[start // page_size]) * page_stride + values_offset
+                _prefetch_all(first_values, page_bytes)
             keys = widened(page, count * size, is_half, wide)
             _score(queries, num_rows, keys, count, size, scores + 4 * (first - start), segment)
         for row in range(num_rows):
@@ -130,8 +139,11 @@ def _attend(run_address, kv_head, own_address, scratch):
             )
         for first in range(start, stop, page_size):
             count = min(page_size, stop - first)
-            page = kv + (np.int64(pages[first // page_size]) * num_kv_heads + kv_head) * page_size * size * item_bytes
-            values = widened(page + values_offset, count * size, is_half, wide)
+            page = head_kv + np.int64(pages[first // page_size]) * page_stride + values_offset
+            if first + page_size < stop:
+                next_page = head_kv + np.int64(pages[first // page_size + 1]) * page_stride
+                _prefetch_all(next_page + values_offset, page_bytes)
+            values = widened(page, count * size, is_half, wide)
             _gather(scores + 4 * (first - start), segment, num_rows, values, count, size, sums)
         start = stop
     for row in range(num_rows):
@@ -139,6 +151,12 @@ def _attend(run_address, kv_head, own_address, scratch):
         _divide(sums + 4 * row * size, size, totals[row])
         place = out + ((first_row + token) * out_stride + head * size) * item_bytes
         store_row(sums + 4 * row * size, place, size, is_half)
+
+
+@njit(error_model="numpy")
+def _prefetch_all(address, num_bytes):
+    for offset in range(0, num_bytes, 64):
+        prefetch(address + offset)
 
 
 @njit(error_model="numpy", fastmath=True)

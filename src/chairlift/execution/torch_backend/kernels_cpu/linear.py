@@ -23,12 +23,12 @@ _MAX_TILE_ROWS = 6
 _CACHED_ROWS_BYTES = 256 * 1024
 _ITEMS_PER_THREAD = 8
 
-_tile_1 = multiply_tile(1, panel_shape)
-_tile_2 = multiply_tile(2, panel_shape)
-_tile_3 = multiply_tile(3, panel_shape)
-_tile_4 = multiply_tile(4, panel_shape)
-_tile_5 = multiply_tile(5, panel_shape)
-_tile_6 = multiply_tile(6, panel_shape)
+_tile_1 = multiply_tile(1, panel_shape, reads_ahead=True)
+_tile_2 = multiply_tile(2, panel_shape, reads_ahead=True)
+_tile_3 = multiply_tile(3, panel_shape, reads_ahead=True)
+_tile_4 = multiply_tile(4, panel_shape, reads_ahead=True)
+_tile_5 = multiply_tile(5, panel_shape, reads_ahead=True)
+_tile_6 = multiply_tile(6, panel_shape, reads_ahead=True)
 
 
 def panel_width() -> int:
@@ -95,21 +95,26 @@ def _start_sums(bias, column, out, y_stride, first_row, end_row, width):
 def _multiply_rows(x, x_stride, weights, width, out, y_stride, first_row, end_row, depth):
     # Even shares: 8 rows are 4 + 4, which runs faster than 6 + 2.
     num_tiles = (end_row - first_row + _MAX_TILE_ROWS - 1) // _MAX_TILE_ROWS
+    # What follows the panel in memory is the next panel: each tile asks for its share of it, so that memory is read
+    # while the cores multiply.
+    panel_bytes = 4 * width * depth
+    ahead_bytes = 4 * width // num_tiles
     row = first_row
     for tile in range(num_tiles):
+        ahead = weights + panel_bytes + tile * depth * ahead_bytes
         rows = (end_row - row + num_tiles - tile - 1) // (num_tiles - tile)
         a = x + 4 * row * x_stride
         c = out + 4 * row * y_stride
         if rows == 6:
-            _tile_6(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_6(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         elif rows == 5:
-            _tile_5(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_5(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         elif rows == 4:
-            _tile_4(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_4(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         elif rows == 3:
-            _tile_3(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_3(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         elif rows == 2:
-            _tile_2(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_2(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         else:
-            _tile_1(a, x_stride, weights, width, c, y_stride, depth)
+            _tile_1(a, x_stride, weights, width, c, y_stride, depth, ahead, ahead_bytes)
         row += rows

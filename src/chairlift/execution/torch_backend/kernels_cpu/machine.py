@@ -169,6 +169,25 @@ def bits_of_float32(typingctx: Any, number: Any) -> Any:
     return types.int32(types.float32), generate
 
 
+def _write_prefetch(builder: Any, address: Any) -> None:
+    # Into the second-level cache: what is asked for is more than the first level holds.
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    function_type = ir.FunctionType(ir.VoidType(), (pointer.type, _I32, _I32, _I32))
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    builder.call(function, (pointer, _I32(0), _I32(2), _I32(1)))
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, to be read soon; never an error, whatever the address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _write_prefetch(builder, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 class _TileWriter:
     """Writes the instructions of one tile: vector loads and stores, and loops whose sums live in registers."""
 
@@ -252,18 +271,22 @@ def narrow_shape() -> tuple[int, int]:
     return 1, 8
 
 
-def multiply_tile(num_rows: int, shape: Callable[[], tuple[int, int]]) -> Callable[..., None]:
+def multiply_tile(
+    num_rows: int, shape: Callable[[], tuple[int, int]], *, reads_ahead: bool = False
+) -> Callable[..., None]:
     """Make ``tile(a, a_stride, b, b_stride, c, c_stride, depth)``, the inner loop of matrix products.
 
     It takes addresses of float32 numbers and strides in numbers, and does, with all sums in registers::
 
         c[r, j] += sum over k < depth of a[r, k] * b[k, j]      r < num_rows, j < vectors * lanes
 
-    ``depth`` is at least 1; ``shape`` gives vectors and lanes, and is asked when the tile is compiled.
+    ``depth`` is at least 1; ``shape`` gives vectors and lanes, and is asked when the tile is compiled. A tile that
+    ``reads_ahead`` takes two arguments more, ``ahead`` and ``ahead_bytes``: at each ``k`` it asks the cache for what
+    lies at ``ahead + k * ahead_bytes``, which may be memory that does not exist.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        a, a_stride, b, b_stride, c, c_stride, depth = args
+        a, a_stride, b, b_stride, c, c_stride, depth = args[:7]
         num_vectors, num_lanes = shape()
         writer = _TileWriter(builder, num_lanes)
         a_rows = [writer.address(a, builder.mul(a_stride, _I64(row))) for row in range(num_rows)]
@@ -271,6 +294,8 @@ def multiply_tile(num_rows: int, shape: Callable[[], tuple[int, int]]) -> Callab
         places = [writer.beside(c_row, j) for c_row in c_rows for j in range(num_vectors)]
 
         def step(k: Any, sums: list[Any]) -> list[Any]:
+            if reads_ahead:
+                _write_prefetch(builder, builder.add(args[7], builder.mul(args[8], k)))
             b_row = writer.address(b, builder.mul(b_stride, k))
             b_vectors = [writer.load(writer.beside(b_row, j)) for j in range(num_vectors)]
             new: list[Any] = []
@@ -284,6 +309,25 @@ def multiply_tile(num_rows: int, shape: Callable[[], tuple[int, int]]) -> Callab
         for total, place in zip(totals, places, strict=True):
             writer.store(total, place)
         return context.get_dummy_value()
+
+    if reads_ahead:
+
+        @intrinsic
+        def ahead_tile(
+            typingctx: Any,
+            a: Any,
+            a_stride: Any,
+            b: Any,
+            b_stride: Any,
+            c: Any,
+            c_stride: Any,
+            depth: Any,
+            ahead: Any,
+            ahead_bytes: Any,
+        ) -> Any:
+            return types.void(*[types.int64] * 9), generate
+
+        return ahead_tile
 
     @intrinsic
     def tile(typingctx: Any, a: Any, a_stride: Any, b: Any, b_stride: Any, c: Any, c_stride: Any, depth: Any) -> Any:
