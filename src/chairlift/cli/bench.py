@@ -35,7 +35,7 @@ def bench() -> None:
 @click.option("--warmup/--no-warmup", default=True, show_default=True, help="Run a few requests before measuring.")
 @click.option("--workload-seed", type=int, default=7, show_default=True, help="Seed of the workload.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the report as JSON; - is stdout.")
-@setting_options("model", "cache", "scheduler", without=("model",))
+@setting_options("model", "cache", "scheduler", "policy", without=("model",))
 def offline(  # noqa: PLR0913 - one parameter per flag
     model: str | None,
     workload: str,

@@ -23,7 +23,7 @@ _HELP = "Ctrl-C stops an answer; /reset forgets the conversation; /exit or Ctrl-
 @click.option("--api-key", help="Key for that server; better as CHAIRLIFT_API_KEY in the environment.")
 @click.option("--system", help="System message at the beginning of the conversation.")
 @sampling_options
-@setting_options("model", "cache", "scheduler", without=("model",))
+@setting_options("model", "cache", "scheduler", "policy", without=("model",))
 def chat(model: str | None, base_url: str | None, api_key: str | None, system: str | None, **flags: Any) -> None:
     """Talk to MODEL: loaded here, or at --base-url, where MODEL is the name the server knows it by."""
     sampling = take_sampling(flags)

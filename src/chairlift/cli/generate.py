@@ -27,7 +27,7 @@ _LINES_PER_SLOT = 2
     "-o", "--output", "target", type=click.File("wb"), default="-", help="File to write; standard output if absent."
 )
 @sampling_options
-@setting_options("model", "cache", "scheduler", without=("model",))
+@setting_options("model", "cache", "scheduler", "policy", without=("model",))
 def generate(model: str | None, source: IO[bytes], target: IO[bytes], **flags: Any) -> int:
     """Answer prompts with MODEL: JSON lines in, JSON lines out, in the same order.
 

@@ -7,7 +7,7 @@ from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False)
-@setting_options("model", "cache", "scheduler", "queue", "server", without=("model",))
+@setting_options("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", without=("model",))
 def serve(model: str | None, **flags: object) -> int:
     """Serve MODEL: a Hugging Face folder, a GGUF file or a hub id; the embedded SmolLM2-135M-Instruct if absent.
 

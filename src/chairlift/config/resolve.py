@@ -3,7 +3,9 @@
 Knows nothing of how the model was loaded or how much memory there is.
 """
 
-from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
+from collections.abc import Mapping
+
+from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantConfig, check_step_budget
 from chairlift.config.settings import Settings
 
 SERVING_BUDGET_TOKENS = 256
@@ -14,7 +16,13 @@ OFFLINE_BUDGET_TOKENS = 512
 
 
 def resolve_configs(
-    settings: Settings, *, max_model_len: int, num_pages: int, is_offline: bool = False
+    settings: Settings,
+    *,
+    max_model_len: int,
+    num_pages: int,
+    num_host_pages: int = 0,
+    tenants: Mapping[str, TenantConfig] | None = None,
+    is_offline: bool = False,
 ) -> tuple[SchedulerConfig, CacheConfig]:
     """Fill in what depends on the model and on how it is used, and check the numbers against each other.
 
@@ -24,14 +32,17 @@ def resolve_configs(
         settings: what the user chose.
         max_model_len: prompt plus output tokens of one request at most, as the model allows.
         num_pages: KV pages there is memory for.
+        num_host_pages: pages there is memory for in ``--swap-space``.
+        tenants: tenants that differ from the default one, by name.
         is_offline: whether throughput counts more than the gap between two tokens.
 
     Raises:
         ConfigurationError: the numbers cannot work together; the message names the settings to change.
     """
-    chosen = settings.scheduler
+    chosen, policy = settings.scheduler, settings.policy
     cache = CacheConfig(
         num_pages=num_pages,
+        num_host_pages=num_host_pages,
         page_size=settings.cache.page_size,
         enable_prefix_caching=settings.cache.enable_prefix_caching,
         eviction_policy=settings.cache.eviction_policy,
@@ -48,10 +59,20 @@ def resolve_configs(
         long_prefill_token_threshold=chosen.long_prefill_token_threshold,
         max_lookahead=chosen.max_lookahead,
         batching=chosen.batching,
-        scheduling_policy=chosen.scheduling_policy,
-        admission=chosen.admission,
-        chunking_policy=chosen.chunking_policy,
-        preemption_policy=chosen.preemption_policy,
+        scheduling_policy=policy.scheduling_policy,
+        tenant_order=policy.tenant_order,
+        guaranteed_share=policy.guaranteed_share,
+        quantum_tokens=policy.quantum_tokens,
+        max_equal_wait_ms=policy.max_equal_wait_ms,
+        admission=policy.admission,
+        watermark=policy.watermark,
+        chunking_policy=policy.chunking_policy,
+        target_tpot_ms=policy.target_tpot_ms,
+        preemption_policy=policy.preemption_policy,
+        preemption_mode=policy.preemption_mode,
+        max_preemptions=policy.max_preemptions,
+        queue_timeout_s=settings.queue.queue_timeout,
+        tenants=tenants or {},
     )
     check_step_budget(scheduler, cache)
     return scheduler, cache

@@ -3,9 +3,35 @@
 Knows nothing of where the numbers came from.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from chairlift.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantConfig:
+    """What one tenant may have. Caps are ``None`` where there is none.
+
+    Raises:
+        ConfigurationError: the weight is not positive.
+    """
+
+    weight: float = 1.0
+    """Its share of service against other tenants with work, under ``--tenant-order fair``."""
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    max_kv_pages: int | None = None
+    """KV pages that its running requests may hold together."""
+    most_urgent_tier: int = 0
+    """Lowest number that ``priority`` of its requests may have; lower ones are raised to it."""
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigurationError(f"a tenant's weight must be positive, got {self.weight}")
+
+
+DEFAULT_TENANT = TenantConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +50,20 @@ class SchedulerConfig:
     max_lookahead: int = 8
     batching: str = "continuous"
     scheduling_policy: str = "fcfs"
+    tenant_order: str = "none"
+    guaranteed_share: float = 0.05
+    quantum_tokens: int = 256
+    max_equal_wait_ms: int = 1000
     admission: str = "reserve-prompt"
+    watermark: float = 0.0
     chunking_policy: str = "shortest-first"
+    target_tpot_ms: float | None = None
     preemption_policy: str = "last-admitted"
+    preemption_mode: str = "recompute"
+    max_preemptions: int = 3
+    queue_timeout_s: float | None = None
+    tenants: Mapping[str, TenantConfig] = field(default_factory=dict[str, TenantConfig])
+    """Tenants that differ from the default one, by name."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -51,6 +88,8 @@ class CacheConfig:
 
     num_pages: int
     page_size: int = 16
+    num_host_pages: int = 0
+    """Pages of the host tier, for the KV of preempted requests."""
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
 

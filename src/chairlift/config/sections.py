@@ -72,12 +72,13 @@ class CacheSettings:
     )
     page_size: int = setting(16, "Token slots in one KV page.", flags=("--block-size",), bounds=(1, None))
     enable_prefix_caching: bool = setting(True, "Share KV pages between requests that begin alike.")
+    swap_space: str = setting("0", "Host memory for KV pages of preempted requests, such as 4GiB; 0 keeps none.")
     eviction_policy: str = setting("lru", "Which unused cached page is given up first.", choices=("lru",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """What one step may hold and who comes first."""
+    """What one step may hold, and how steps are formed."""
 
     max_num_seqs: int = setting(
         64, "Slots: requests in the running batch.", flags=("--max-running-requests",), bounds=(1, 16384)
@@ -94,14 +95,6 @@ class SchedulerSettings:
         "Tokens of one prompt per step at most while others want the budget too; 0 is no extra cap.",
         bounds=(0, None),
     )
-    scheduling_policy: str = setting("fcfs", "Order of the waiting queue.", choices=("fcfs",))
-    admission: str = setting("reserve-prompt", "What must fit before a request starts.", choices=("reserve-prompt",))
-    chunking_policy: str = setting(
-        "shortest-first", "How prompts share the token budget of a step.", choices=("shortest-first",)
-    )
-    preemption_policy: str = setting(
-        "last-admitted", "Who loses its pages when none are left.", choices=("last-admitted",)
-    )
     batching: str = setting(
         "continuous",
         "static freezes a group until its longest member ends, to measure what continuous batching gains.",
@@ -114,6 +107,70 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """How the scheduler decides: who comes first, what must fit, who gives way. All can be changed while it runs."""
+
+    scheduling_policy: str = setting(
+        "fcfs",
+        "Order of waiting requests of one tier and tenant; priority is fcfs under the name that vLLM uses, since tiers "
+        "always come first.",
+        choices=("fcfs", "priority", "deadline", "shortest", "lpm", "preemptive"),
+    )
+    tenant_order: str = setting(
+        "none",
+        "fair serves tenants of one tier so that their weighted tokens stay level; none looks at requests alone.",
+        choices=("none", "fair"),
+    )
+    guaranteed_share: float = setting(
+        0.05,
+        "Part of the computed tokens that every tier, and the oldest request of every tier, is sure of; 0 lets less "
+        "urgent work starve.",
+        bounds=(0.0, 0.5),
+    )
+    quantum_tokens: int = setting(
+        256,
+        "With --scheduling-policy preemptive: output tokens after which a running request yields to an equal that has "
+        "waited long.",
+        bounds=(1, None),
+    )
+    max_equal_wait_ms: int = setting(
+        1000, "With --scheduling-policy preemptive: how long an equal has to wait for that.", bounds=(0, None)
+    )
+    admission: str = setting(
+        "reserve-prompt",
+        "KV pages that must be there before a request starts: those of its first chunk, of its prompt, or of prompt "
+        "and longest output, which never preempts.",
+        choices=("optimistic", "reserve-prompt", "reserve-full"),
+    )
+    watermark: float = setting(
+        0.0, "Part of the KV pages that stays free when a request starts while others run.", bounds=(0.0, 0.9)
+    )
+    chunking_policy: str = setting(
+        "shortest-first", "How prompts share the token budget of a step.", choices=("shortest-first",)
+    )
+    target_tpot_ms: float | None = setting(
+        None,
+        "Length of a step to stay within: a latency model fitted while running lowers the token budget to fit. "
+        "Without it every step may fill --max-num-batched-tokens.",
+        bounds=(0.1, None),
+    )
+    preemption_policy: str = setting(
+        "last-admitted",
+        "Who gives up pages or a slot: the last admitted, or who costs least for what it frees.",
+        choices=("last-admitted", "cheapest"),
+    )
+    preemption_mode: str = setting(
+        "recompute",
+        "What happens to a victim's KV: dropped, moved to --swap-space, only its last pages dropped, or whatever a "
+        "fitted cost model finds cheapest.",
+        choices=("recompute", "swap", "tail", "auto"),
+    )
+    max_preemptions: int = setting(
+        3, "Times one request may be displaced by more urgent or equal ones; then it is left alone.", bounds=(0, None)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """How much work may wait."""
 
@@ -122,6 +179,33 @@ class QueueSettings:
     )
     max_num_queued_tokens: int | None = setting(
         None, "Prompt tokens of waiting requests at most; more are answered 503. No cap if absent.", bounds=(0, None)
+    )
+    queue_timeout: float | None = setting(
+        None,
+        "Seconds that a request may wait for its first slot; then it is answered 503. No limit if absent.",
+        bounds=(0, None),
+    )
+    max_ttft_ms: float | None = setting(
+        None,
+        "Predicted time to first token at most; requests that would wait longer are answered 503 with a Retry-After. "
+        "No limit if absent.",
+        bounds=(0, None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenancySettings:
+    """Who the clients are."""
+
+    tenants: str | None = setting(
+        None, "TOML file with API keys, their tenants, weights, caps and quotas; one nameless tenant if absent."
+    )
+    trust_user: bool = setting(False, "Take a request's user field for its tenant, if its key names none.")
+    tenant_header: str | None = setting(
+        None, "Header that names the tenant, set by a proxy that is trusted; none if absent."
+    )
+    admin_api_key: str | None = setting(
+        None, "Key for the administration endpoints, which are off without one.", is_secret=True
     )
 
 
@@ -140,7 +224,18 @@ class ServerSettings:
     max_body_bytes: int = setting(16 * 2**20, "Size of a request body at most.", bounds=(1, None))
     max_choices: int = setting(16, "Largest n of a request.", bounds=(1, None))
     max_prompts: int = setting(256, "Prompts in one completions request at most.", bounds=(1, None))
+    decision_log: str | None = setting(
+        None, "File to log every input and decision of the scheduler to, for chairlift replay; none if absent."
+    )
     log_level: str = setting("info", "Least severe log line to write.", choices=("debug", "info", "warning", "error"))
 
 
-SECTIONS: tuple[type, ...] = (ModelSettings, CacheSettings, SchedulerSettings, QueueSettings, ServerSettings)
+SECTIONS: tuple[type, ...] = (
+    ModelSettings,
+    CacheSettings,
+    SchedulerSettings,
+    PolicySettings,
+    QueueSettings,
+    TenancySettings,
+    ServerSettings,
+)

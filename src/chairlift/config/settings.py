@@ -12,9 +12,11 @@ from chairlift.config.sections import (
     SECTIONS,
     CacheSettings,
     ModelSettings,
+    PolicySettings,
     QueueSettings,
     SchedulerSettings,
     ServerSettings,
+    TenancySettings,
 )
 
 ENVIRONMENT_PREFIX = "CHAIRLIFT_"
@@ -27,7 +29,9 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    tenancy: TenancySettings = field(default_factory=TenancySettings)
     server: ServerSettings = field(default_factory=ServerSettings)
 
 

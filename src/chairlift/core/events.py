@@ -40,16 +40,28 @@ class Scheduled:
     chunks: tuple[Chunk, ...]
 
 
+PreemptionCause = Literal["pages", "slots", "urgency", "quantum", "quota"]
+"""Why a running request gave way: pages for a running one, a slot or pages for a more urgent one, its quantum was used
+up while an equal waited, or its tenant's quota."""
+PreemptionMode = Literal["recompute", "swap", "tail"]
+"""What became of its KV: dropped, moved to the host tier, or only the last pages dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A running request lost its pages and waits again."""
+    """A running request gave up pages and waits again.
+
+    ``num_lost_tokens`` were computed and will be again; ``num_swapped_pages`` went to the host tier.
+    """
 
     request_id: int
     now_ns: int
     step: int
-    cause: Literal["pages"]
+    cause: PreemptionCause
     num_lost_tokens: int
     num_freed_pages: int
+    mode: PreemptionMode = "recompute"
+    num_swapped_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

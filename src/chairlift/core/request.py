@@ -42,6 +42,10 @@ class FinishReason(Enum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    DEADLINE = "deadline"
+    """Its own deadline passed, or could no longer be met, before it was served."""
+    TIMEOUT = "timeout"
+    """It waited for its first slot longer than ``--queue-timeout``."""
 
 
 class BlockedOn(Enum):
@@ -50,6 +54,12 @@ class BlockedOn(Enum):
     SLOTS = "slots"
     PAGES = "pages"
     BUDGET = "budget"
+    QUOTA = "quota"
+    """Its tenant's requests hold as many KV pages as the tenant may."""
+    RESERVED = "reserved"
+    """What it needs is kept for a request before it that was passed often enough."""
+    SWAP_IN = "swap_in"
+    """Its KV lies in host memory and needs pages to come back to."""
     GROUP = "group"
     """Static batching: the running group has to end first."""
 
@@ -74,6 +84,8 @@ class Request:
         priority: tier, lower is more urgent.
         tenant: whom fairness is kept for.
         cache_salt, adapter: requests share prefix pages only when both are equal.
+        ttft_deadline_ns: when its first token must be there, on the clock that the scheduler is told.
+        deadline_ns: when its last token must be there.
     """
 
     __slots__ = (
@@ -81,13 +93,16 @@ class Request:
         "arrival_ns",
         "blocked_on",
         "cache_salt",
+        "deadline_ns",
         "finish_reason",
         "first_scheduled_ns",
         "is_decoding",
+        "is_promoted",
         "lease",
         "max_computed_tokens",
         "max_tokens",
         "num_cached_tokens",
+        "num_charged_tokens",
         "num_computed_tokens",
         "num_in_flight",
         "num_passed",
@@ -108,6 +123,7 @@ class Request:
         "stop_token_ids",
         "tenant",
         "token_ids",
+        "ttft_deadline_ns",
     )
 
     def __init__(  # noqa: PLR0913, PLR0915 - one flat record is what the hot loop reads fastest
@@ -122,6 +138,8 @@ class Request:
         tenant: str = "",
         cache_salt: str | None = None,
         adapter: str | None = None,
+        ttft_deadline_ns: int | None = None,
+        deadline_ns: int | None = None,
     ) -> None:
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)
@@ -133,6 +151,8 @@ class Request:
         self.tenant = tenant
         self.cache_salt = cache_salt
         self.adapter = adapter
+        self.ttft_deadline_ns = ttft_deadline_ns
+        self.deadline_ns = deadline_ns
         self.max_tokens = 0
         """Output tokens at most; set by :meth:`limit_output`."""
         self.max_computed_tokens = 0
@@ -158,6 +178,10 @@ class Request:
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix tree at first admission; ``None`` before it."""
         self.num_preemptions = 0
+        self.num_charged_tokens = 0
+        """Tokens that its tenant was charged for; computing them again after a preemption is free of charge."""
+        self.is_promoted = False
+        """Whether the guaranteed share is its turn: it comes before everybody and is not displaced."""
         self.num_passed = 0
         """Times that a request behind it in the order was admitted while it lacked a resource."""
         self.blocked_on: BlockedOn | None = None

@@ -83,7 +83,11 @@ class StepPlan:
     """One forward pass, as a delta to the plans before it.
 
     Applied in this order: ``ended`` (drop the request; its pages may be reused at once), ``decodes_left`` (leaves the
-    standing set, stays known), ``new``, ``grown``, ``decodes_joined``, ``copies``; then the rows are computed.
+    standing set, stays known), ``swapped_out``, ``swapped_in``, ``new``, ``grown``, ``decodes_joined``, ``copies``;
+    then the rows are computed.
+
+    ``swapped_out`` copies device pages (``source``) to host pages (``target``), ``swapped_in`` host pages to device
+    pages; no page is a source and a target in the same step.
 
     ``epoch`` changes when the executor's record must be thrown away first: the plan is then a snapshot.
     ``num_tokens`` counts all rows including padding, and is never 0 in a plan that is given to an executor.
@@ -100,6 +104,8 @@ class StepPlan:
     decodes_left: tuple[int, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     copies: tuple[PageCopy, ...] = ()
+    swapped_out: tuple[PageCopy, ...] = ()
+    swapped_in: tuple[PageCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ class StepResult:
     duration_ns: int
     token_counts: tuple[int, ...] | None = None
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    swap_duration_ns: int = 0
+    """Time spent on copies between device and host pages, contained in ``duration_ns`` where the step waited for it."""
     failed_rows: tuple[int, ...] = ()
     """Sampling rows (indices in row order) whose logits were not finite: their token is meaningless, and their
     request, no other, ends with an error."""

@@ -20,7 +20,8 @@ ones, each direction in order.
 
 import msgspec
 
-from chairlift.config.sections import CacheSettings, ModelSettings, QueueSettings, SchedulerSettings
+from chairlift.config.resolved import TenantConfig
+from chairlift.config.sections import CacheSettings, ModelSettings, PolicySettings, QueueSettings, SchedulerSettings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.observability.step_stats import StepStats
 
@@ -29,12 +30,18 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an engine process is told at birth. It has no server section, hence no API key."""
+    """All that an engine process is told at birth.
+
+    It has no server and no tenancy section, hence no key: ``tenants`` are names and what they may have.
+    """
 
     model: ModelSettings
     cache: CacheSettings
     scheduler: SchedulerSettings
+    policy: PolicySettings
     queue: QueueSettings
+    tenants: dict[str, TenantConfig] = {}
+    decision_log: str | None = None
     socket_dir: str
     inbound_address: str
     outbound_address: str

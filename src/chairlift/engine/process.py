@@ -78,7 +78,13 @@ def _run(config: EngineConfig, sockets: EngineSockets) -> int:
 
 
 def _build(config: EngineConfig) -> BuiltEngine:
-    settings = Settings(model=config.model, cache=config.cache, scheduler=config.scheduler, queue=config.queue)
+    settings = Settings(
+        model=config.model,
+        cache=config.cache,
+        scheduler=config.scheduler,
+        policy=config.policy,
+        queue=config.queue,
+    )
     return build_engine(settings, locate_model(settings))
 
 

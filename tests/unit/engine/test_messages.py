@@ -59,6 +59,7 @@ def test_configuration_survives_and_has_no_place_for_a_key() -> None:
         model=settings.model,
         cache=settings.cache,
         scheduler=settings.scheduler,
+        policy=settings.policy,
         queue=settings.queue,
         socket_dir="d",
         inbound_address="i",

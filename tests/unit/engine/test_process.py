@@ -44,6 +44,7 @@ def config(**values: object) -> EngineConfig:
         model=settings.model,
         cache=settings.cache,
         scheduler=settings.scheduler,
+        policy=settings.policy,
         queue=settings.queue,
         socket_dir="",
         inbound_address="",
