@@ -6,6 +6,7 @@ if need be), and what they leave of the token budget goes to prompts, running an
 
 from typing import ClassVar, NamedTuple
 
+from chairlift.core.batching.settle_pages import settle_pages
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -53,7 +54,7 @@ class ContinuousBatching:
             return False
         for request in leaving:
             state.leave_decodes(request)
-        self._settle_pages(wanting, draft)
+        settle_pages(state, wanting, draft)
         for request in joining:
             if request.request_id in state.joining:
                 state.join_decodes(request, draft)
@@ -70,19 +71,6 @@ class ContinuousBatching:
         """A finished request leaves at once."""
         del request
         return False
-
-    def _settle_pages(self, wanting: list[Request], draft: StepDraft) -> None:
-        """Give each decode its page, preempting the policy's victims while none is available."""
-        state = self._state
-        for request in wanting:
-            while request.request_id in state.running and state.memory.num_available == 0:
-                victim_id = state.policies.preemption.choose(list(state.running.values())).request_id
-                state.preempt(state.running[victim_id], "pages", draft)
-            if request.request_id in state.running:
-                state.grow(request, draft)
-        # A victim may have grown before it was chosen; its growth must not reach the executor.
-        if draft.has_preempted:
-            draft.grown = [growth for growth in draft.grown if growth.request_id in state.running]
 
     def _fill_with_prompts(self, draft: StepDraft) -> None:
         """Split the rest of the budget between running prompts and the waiting ones that could start."""
