@@ -13,6 +13,7 @@ Tables:
 """
 
 import argparse
+import itertools
 import json
 import time
 from collections import defaultdict
@@ -85,7 +86,7 @@ class Engine:
     def gaps_s(self, request_id: int, since_s: float) -> list[float]:
         """Gaps that end after ``since_s``."""
         times = self.times_s[request_id]
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False) if later > since_s]
+        return [later - earlier for earlier, later in itertools.pairwise(times) if later > since_s]
 
     def close(self) -> None:
         """Free the model."""
