@@ -3,9 +3,7 @@
 Knows nothing of how the model was loaded or how much memory there is.
 """
 
-from collections.abc import Mapping
-
-from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantConfig, check_step_budget
+from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable, check_step_budget
 from chairlift.config.settings import Settings
 
 SERVING_BUDGET_TOKENS = 256
@@ -21,7 +19,7 @@ def resolve_configs(
     max_model_len: int,
     num_pages: int,
     num_host_pages: int = 0,
-    tenants: Mapping[str, TenantConfig] | None = None,
+    tenants: TenantTable | None = None,
     is_offline: bool = False,
 ) -> tuple[SchedulerConfig, CacheConfig]:
     """Fill in what depends on the model and on how it is used, and check the numbers against each other.
@@ -33,13 +31,14 @@ def resolve_configs(
         max_model_len: prompt plus output tokens of one request at most, as the model allows.
         num_pages: KV pages there is memory for.
         num_host_pages: pages there is memory for in ``--swap-space``.
-        tenants: tenants that differ from the default one, by name.
+        tenants: what each of them may have; nobody differs from the default one if absent.
         is_offline: whether throughput counts more than the gap between two tokens.
 
     Raises:
         ConfigurationError: the numbers cannot work together; the message names the settings to change.
     """
     chosen, policy = settings.scheduler, settings.policy
+    tenants = tenants or TenantTable()
     cache = CacheConfig(
         num_pages=num_pages,
         num_host_pages=num_host_pages,
@@ -72,7 +71,8 @@ def resolve_configs(
         preemption_mode=policy.preemption_mode,
         max_preemptions=policy.max_preemptions,
         queue_timeout_s=settings.queue.queue_timeout,
-        tenants=tenants or {},
+        tenants=tenants.by_name,
+        default_tenant=tenants.default,
     )
     check_step_budget(scheduler, cache)
     return scheduler, cache

@@ -35,6 +35,18 @@ DEFAULT_TENANT = TenantConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantTable:
+    """Tenants by name, and what all others may have, each for itself."""
+
+    by_name: Mapping[str, TenantConfig] = field(default_factory=dict[str, TenantConfig])
+    default: TenantConfig = DEFAULT_TENANT
+
+    def find(self, name: str) -> TenantConfig:
+        """What the tenant of this name may have."""
+        return self.by_name.get(name, self.default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """Limits of one step, in tokens, slots and passes; see :class:`~chairlift.config.sections.SchedulerSettings`.
 
@@ -64,6 +76,8 @@ class SchedulerConfig:
     queue_timeout_s: float | None = None
     tenants: Mapping[str, TenantConfig] = field(default_factory=dict[str, TenantConfig])
     """Tenants that differ from the default one, by name."""
+    default_tenant: TenantConfig = DEFAULT_TENANT
+    """What every other tenant may have, each for itself."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -76,6 +90,10 @@ class SchedulerConfig:
             raise ConfigurationError(
                 f"--long-prefill-token-threshold must be at least 0, got {self.long_prefill_token_threshold}"
             )
+
+    def tenant(self, name: str) -> TenantConfig:
+        """What the tenant of this name may have."""
+        return self.tenants.get(name, self.default_tenant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
