@@ -20,6 +20,7 @@ from chairlift.config.settings import (
     canonical_name,
     settings_by_name,
 )
+from chairlift.config.tenants import Tenants, read_tenants
 from chairlift.errors import ConfigurationError
 
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
@@ -57,6 +58,15 @@ def load_settings(values: Mapping[str, object] | None = None, env: Mapping[str, 
         known = {f.name for f in fields(section)}
         sections[field.name] = section(**{name: value for name, value in chosen.items() if name in known})
     return Settings(**sections)
+
+
+def load_tenants(path: str | None, env: Mapping[str, str] | None = None) -> Tenants:
+    """Read the tenants file of ``--tenants``; without one there is one nameless tenant and no key.
+
+    Raises:
+        ConfigurationError: it cannot be read, or something in it cannot work.
+    """
+    return Tenants() if path is None else read_tenants(Path(path).expanduser(), os.environ if env is None else env)
 
 
 def _read_environment(env: Mapping[str, str]) -> dict[str, object]:
