@@ -171,7 +171,7 @@ def _check_unique(keys: Iterable[TenantKey], path: Path) -> None:
     for key in keys:
         if key.value in owners:
             raise ConfigurationError(
-                f"{path}: [tenants.{owners[key.value]}] and [tenants.{key.tenant}] list the same key; each key names one"
+                f"{path}: [tenants.{owners[key.value]}] and [tenants.{key.tenant}] list the same key; a key names one"
             )
         owners[key.value] = key.tenant
 
