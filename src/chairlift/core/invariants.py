@@ -107,6 +107,9 @@ def _check_batch(scheduler: Scheduler) -> Iterator[str]:
         for request_id in members:
             if request_id not in known:
                 yield f"request {request_id} is {name} and neither runs nor departs"
+    context = sum(request.num_scheduled_tokens for request in state.decoding.values())
+    if context != state.num_decode_context_tokens:
+        yield f"decodes read {context} tokens of context and {state.num_decode_context_tokens} are counted"
     in_flight = Counter(
         request.request_id
         for record in state.in_flight

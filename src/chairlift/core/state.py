@@ -43,6 +43,8 @@ class SchedulerState:
         self.running: dict[int, Request] = {}
         self.decoding: dict[int, Request] = {}
         self.joining: dict[int, Request] = {}
+        self.num_decode_context_tokens = 0
+        """Sum of ``num_scheduled_tokens`` over the standing decode set: what its rows read in the step last planned."""
         self.departing: dict[int, Request] = {}
         self.in_flight: deque[InFlightStep] = deque()
         self.ended: list[int] = []
@@ -129,6 +131,7 @@ class SchedulerState:
             request.num_scheduled_tokens += 1
             request.num_pending_tokens += 1
             request.num_in_flight += 1
+        self.num_decode_context_tokens += len(decodes)
         draft.budget.num_decode_tokens = len(decodes)
         return decodes
 
@@ -136,11 +139,13 @@ class SchedulerState:
         """The request decodes in this step and in every one that follows, until it leaves."""
         del self.joining[request.request_id]
         self.decoding[request.request_id] = request
+        self.num_decode_context_tokens += request.num_scheduled_tokens
         draft.joined.append(request.request_id)
 
     def leave_decodes(self, request: Request) -> None:
         """The request has all the decodes it needs planned; it stays known until its last token is committed."""
         del self.decoding[request.request_id]
+        self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.left.append(request.request_id)
 
     def preempt(self, request: Request, cause: Literal["pages"], draft: StepDraft) -> None:
@@ -194,6 +199,7 @@ class SchedulerState:
         """The executor lost everything: no step is in flight any more, no page holds anything. All have finished."""
         self.in_flight.clear()
         self.decoding.clear()
+        self.num_decode_context_tokens = 0
         self.joining.clear()
         self.ended.clear()
         self.left.clear()
@@ -204,5 +210,6 @@ class SchedulerState:
 
     def _drop_from_batch(self, request: Request) -> None:
         self.running.pop(request.request_id, None)
-        self.decoding.pop(request.request_id, None)
+        if self.decoding.pop(request.request_id, None) is not None:
+            self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.joining.pop(request.request_id, None)
