@@ -28,6 +28,8 @@ VIOLATIONS: dict[str, dict[str, str]] = {
         "core/planted_a.py": "import chairlift.core.planted_b\n",
         "core/planted_b.py": "import chairlift.core.planted_a\n",
     },
+    "the simulator drives the core alone": {"simulator/planted.py": "import chairlift.execution\n"},
+    "only the simulator's report plots": {"simulator/planted_plot.py": "import matplotlib\n"},
     "benchmark is a black-box client": {"benchmark/planted.py": "import chairlift.core\n"},
 }
 

@@ -48,7 +48,14 @@ def test_the_settings_load_without_third_party_packages() -> None:
     assert probe(*modules_of("config"), "chairlift")["foreign"] == []
 
 
-@pytest.mark.parametrize("package", ["config", "observability", "tokenization", "workload", "engine", "server", "cli"])
+def test_the_simulator_needs_nothing_but_the_standard_library_until_it_draws() -> None:
+    names = [name for name in modules_of("simulator", "workload") if ".report." not in name]
+    assert probe(*names)["foreign"] == []
+
+
+@pytest.mark.parametrize(
+    "package", ["config", "observability", "tokenization", "workload", "simulator", "engine", "server", "cli"]
+)
 def test_no_package_above_the_torch_backend_loads_torch_when_imported(package: str) -> None:
     names = modules_of(package)
     if not names:

@@ -18,7 +18,8 @@ Tokens of a request, as half-open intervals::
     0 .................................... len(token_ids) = num_tokens             | sampled in flight, not yet known
 """
 
-from collections.abc import Hashable, Sequence
+from array import array
+from collections.abc import Hashable, MutableSequence, Sequence
 from enum import Enum
 
 from chairlift.core.page_pool import PageLease
@@ -77,7 +78,8 @@ class Request:
 
     Args:
         request_id: unique in this scheduler, for ever.
-        prompt_token_ids: at least one token.
+        prompt_token_ids: at least one token. An ``array`` or ``bytearray`` is taken over as it is, so that a million
+            simulated prompts are small; anything else is copied into a list.
         sampling: how to choose tokens and when to stop.
         seed: the random seed in force (the client's, or one drawn at arrival), so that a preemption changes nothing.
         stop_token_ids: every token that ends it: the request's own and, unless it ignores them, the model's.
@@ -142,7 +144,8 @@ class Request:
         deadline_ns: int | None = None,
     ) -> None:
         self.request_id = request_id
-        self.token_ids = list(prompt_token_ids)
+        is_compact = isinstance(prompt_token_ids, bytearray | array)
+        self.token_ids: MutableSequence[int] = prompt_token_ids if is_compact else list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.sampling = sampling
         self.seed = seed
@@ -210,7 +213,7 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         """The output so far, as a new list."""
-        return self.token_ids[self.num_prompt_tokens :]
+        return list(self.token_ids[self.num_prompt_tokens :])
 
     @property
     def num_uncomputed_tokens(self) -> int:
