@@ -9,10 +9,13 @@ Knows nothing of HTTP frameworks: the server reads :attr:`ChairliftError.http_st
     ├── ModelLoadError              a model folder or file that cannot be served
     ├── InvalidRequestError         the request is wrong (400)
     │   ├── RequestTooLongError     prompt or prompt + output exceeds a limit (400)
-    │   └── UnknownModelError       no such model here (404)
+    │   ├── UnknownModelError       no such model here (404)
+    │   └── UnknownRequestError     no such request here, or not the asker's (404)
     ├── AuthenticationError         missing or wrong API key (401)
     ├── OverloadedError             the queue is full, try later (503 + Retry-After)
-    ├── DrainingError               the server is shutting down (503 + Retry-After)
+    │   ├── DrainingError           the server is shutting down (503 + Retry-After)
+    │   └── QueueTimeoutError       it waited for a slot as long as --queue-timeout allows (503 + Retry-After)
+    ├── DeadlineExceededError       the request's own deadline passed, or could not be met any more (504)
     ├── EngineUnavailableError      the engine process is down (503)
     ├── PoolExhaustedError          a page was asked for that the pool does not have (bug or policy fault)
     ├── LeaseError                  a page lease was misused (bug)
@@ -65,6 +68,12 @@ class UnknownModelError(InvalidRequestError):
     http_status = 404
 
 
+class UnknownRequestError(InvalidRequestError):
+    """No live request has this id, or it belongs to somebody else: which of both is not said."""
+
+    http_status = 404
+
+
 class AuthenticationError(ChairliftError):
     """The API key is missing or wrong."""
 
@@ -88,6 +97,17 @@ class OverloadedError(ChairliftError):
 
 class DrainingError(OverloadedError):
     """The server is shutting down and takes no new requests."""
+
+
+class QueueTimeoutError(OverloadedError):
+    """The request waited for its first slot as long as the server lets one wait."""
+
+
+class DeadlineExceededError(ChairliftError):
+    """The request's own deadline passed before its first token, or could no longer be met."""
+
+    http_status = 504
+    error_type = "deadline_exceeded"
 
 
 class EngineUnavailableError(ChairliftError):
