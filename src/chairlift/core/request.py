@@ -11,6 +11,9 @@ Knows nothing of text, clients or tensors.
                              PREEMPTED ────┘  │
             WAITING, PREEMPTED ──abort────────┘
 
+A preempted request may keep what was computed for it: its first pages (``lease``), or a copy of them in host memory
+(``host_lease``), never both.
+
 Tokens of a request, as half-open intervals::
 
     0 ............ num_computed_tokens ...... num_scheduled_tokens ...... num_tokens + num_pending
@@ -24,6 +27,7 @@ from enum import Enum
 
 from chairlift.core.page_pool import PageLease
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.views import WaitPrediction
 from chairlift.errors import InvariantError
 
 
@@ -96,23 +100,29 @@ class Request:
         "blocked_on",
         "cache_salt",
         "deadline_ns",
+        "expected_wait",
         "finish_reason",
         "first_scheduled_ns",
+        "host_lease",
         "is_decoding",
         "is_promoted",
         "lease",
         "max_computed_tokens",
         "max_tokens",
+        "num_admitted_tokens",
         "num_cached_tokens",
         "num_charged_tokens",
         "num_computed_tokens",
+        "num_displacements",
         "num_in_flight",
         "num_passed",
+        "num_peak_tokens",
         "num_pending_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_published_pages",
         "num_scheduled_tokens",
+        "num_swapped_tokens",
         "num_token_slots",
         "page_keys",
         "phase",
@@ -126,6 +136,7 @@ class Request:
         "tenant",
         "token_ids",
         "ttft_deadline_ns",
+        "waiting_since_ns",
     )
 
     def __init__(  # noqa: PLR0913, PLR0915 - one flat record is what the hot loop reads fastest
@@ -172,6 +183,10 @@ class Request:
         self.num_in_flight = 0
         """Steps in flight that read or write this request's pages."""
         self.lease: PageLease | None = None
+        self.host_lease: PageLease | None = None
+        """Pages of the host tier that hold its first tokens while it waits."""
+        self.num_swapped_tokens = 0
+        """Tokens whose KV lies in the host tier."""
         self.num_token_slots = 0
         """Tokens that its pages can hold."""
         self.page_keys: list[Hashable] = []
@@ -181,6 +196,14 @@ class Request:
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix tree at first admission; ``None`` before it."""
         self.num_preemptions = 0
+        self.num_displacements = 0
+        """Preemptions for a waiting request: after ``max_preemptions`` of these it is left alone."""
+        self.num_peak_tokens = 0
+        """Most tokens ever computed for it before a preemption; what is computed below that is computed again."""
+        self.num_admitted_tokens = 0
+        """Tokens known when it was last admitted."""
+        self.waiting_since_ns = 0
+        """When it arrived, or was last preempted."""
         self.num_charged_tokens = 0
         """Tokens that its tenant was charged for; computing them again after a preemption is free of charge."""
         self.is_promoted = False
@@ -189,6 +212,8 @@ class Request:
         """Times that a request behind it in the order was admitted while it lacked a resource."""
         self.blocked_on: BlockedOn | None = None
         self.first_scheduled_ns: int | None = None
+        self.expected_wait: WaitPrediction | None = None
+        """What was predicted at its arrival, by whoever added it."""
         self.finish_reason: FinishReason | None = None
         self.stop_token: int | None = None
         """The token that ended it, if one did."""
@@ -222,7 +247,7 @@ class Request:
 
     @property
     def pages(self) -> Sequence[int]:
-        """Page table, in order; empty unless running."""
+        """Page table, in order; a preempted request has one if it kept its first pages."""
         return self.lease.pages if self.lease is not None else ()
 
     def limit_output(self, max_tokens: int) -> None:

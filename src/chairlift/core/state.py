@@ -56,6 +56,8 @@ class SchedulerState:
         self.num_hit_tokens = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
+        self.num_departures = 0
+        """Running requests that ended, for whatever reason."""
         self._events = events
         self._num_arrivals = 0
 
@@ -175,6 +177,7 @@ class SchedulerState:
         request.move_to(Phase.FINISHED)
         del self.requests[request.request_id]
         if was_running:
+            self.num_departures += 1
             self.running.pop(request.request_id)
             self.departing[request.request_id] = request
             if not keeps_row:

@@ -30,6 +30,7 @@ _RIDGE = 1e-7
 _MOST_GROWTH = 2
 _UNBOUNDED_TOKENS = 1 << 30
 _NUM_STRATA = 32
+_SHORTEST_MS = 1e-6
 _LONGEST_MS = 1e9
 _SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 
@@ -92,7 +93,7 @@ class StepLatencyModel:
             self._first.append((tokens, context, time_ms))
             self._fit_first()
             return
-        expected_ms = self._c + self._a * tokens + self._b * context
+        expected_ms = max(self._c + self._a * tokens + self._b * context, _SHORTEST_MS)
         error = abs(time_ms - expected_ms) / expected_ms
         limit = _HUBER * self._error
         weight = (1.0 if error <= limit else limit / error) / (expected_ms * expected_ms)
@@ -168,7 +169,7 @@ class StepLatencyModel:
                 added = _products(tokens, context, time_ms, weight)
                 total = [left + right for left, right in zip(total, added, strict=True)]
             self._c, self._a, self._b = _solve(total)
-            expected = [self._c + self._a * tokens + self._b * context for tokens, context, _ in self._first]
+            expected = [max(self._c + self._a * t + self._b * k, _SHORTEST_MS) for t, k, _ in self._first]
             errors = [abs(step[2] - e) / e for step, e in zip(self._first, expected, strict=True)]
             self._error = min(max(median(errors), _LEAST_ERROR), _MOST_ERROR)
             limit = _HUBER * self._error

@@ -7,13 +7,23 @@ Knows nothing of who spends.
 class TokenBudget:
     """Counts a step's tokens. ``num_tokens`` may pass the limit only for a prompt that must run whole."""
 
-    __slots__ = ("limit_tokens", "num_decode_tokens", "num_padding_tokens", "num_prefill_tokens")
+    __slots__ = (
+        "limit_tokens",
+        "num_context_tokens",
+        "num_decode_tokens",
+        "num_padding_tokens",
+        "num_prefill_tokens",
+        "planned_ns",
+    )
 
     def __init__(self, limit_tokens: int) -> None:
         self.limit_tokens = limit_tokens
         self.num_decode_tokens = 0
         self.num_prefill_tokens = 0
         self.num_padding_tokens = 0
+        self.num_context_tokens = 0
+        """KV tokens that the step's rows read, their own included."""
+        self.planned_ns = 0
 
     @property
     def num_tokens(self) -> int:

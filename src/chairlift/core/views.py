@@ -5,7 +5,7 @@ Knows nothing of how the state behind it changes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 
 class RequestView(Protocol):
@@ -43,12 +43,50 @@ class RequestView(Protocol):
     def is_promoted(self) -> bool: ...
 
 
+class WaitPrediction(NamedTuple):
+    """What was expected of a request when it arrived; see :mod:`chairlift.core.wait_prediction`."""
+
+    ttft_ns: int
+    raw_ns: int
+    """The same before it was corrected by how wrong earlier predictions were."""
+    kind: Literal["none", "prompts", "slots"]
+    """What it waits for longest: nobody, prompts before it, or slots and pages that others hold."""
+    num_requests_ahead: int
+    num_tokens_ahead: int
+    num_missing_departures: int
+    """Running requests that must leave before it can start."""
+
+
 class PrefillView(NamedTuple):
     """A prompt that wants part of a step's budget. ``is_running``: it was admitted in an earlier step."""
 
     request: RequestView
     num_remaining_tokens: int
     is_running: bool
+
+
+class VictimPrices(Protocol):
+    """What it would cost to preempt a running request now, and what that would free."""
+
+    @property
+    def now_ns(self) -> int: ...
+    @property
+    def num_useful_pages(self) -> int:
+        """Pages that are needed now, and those that decodes will need soon: more are of no use."""
+        ...
+
+    @property
+    def overhead_ns(self) -> float:
+        """What any preemption costs, however little is lost."""
+        ...
+
+    def num_freed_pages(self, request: RequestView) -> int:
+        """Pages that become available, all of the request's that nobody shares."""
+        ...
+
+    def cost_ns(self, request: RequestView) -> float:
+        """Time of the machine that is lost, in the way of preempting that is in force."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +104,9 @@ class SchedulerStats:
     prefix_hit_tokens_total: int
     prompt_tokens_total: int
     generation_tokens_total: int
+    recomputed_tokens_total: int = 0
+    """Tokens computed again after a preemption: work that was wasted."""
+    swapped_out_pages_total: int = 0
+    swapped_in_pages_total: int = 0
+    num_host_pages: int = 0
+    num_free_host_pages: int = 0

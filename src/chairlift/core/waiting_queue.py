@@ -7,6 +7,7 @@ policy's rank, then arrival.
 import heapq
 from collections.abc import Iterator
 
+from chairlift.core.backlog import Backlog
 from chairlift.core.policies.ordering import OrderingPolicy
 from chairlift.core.request import Phase, Request
 
@@ -25,6 +26,8 @@ class WaitingQueue:
         self._heap: list[_Entry] = []
         self._entries: dict[int, _Entry] = {}
         self._num_pushed = 0
+        self.backlog = Backlog()
+        """What waits, by tier and tenant."""
         self.num_tokens = 0
         """Tokens of all waiting requests, as known when they entered."""
 
@@ -46,12 +49,14 @@ class WaitingQueue:
         rank = self._ordering.rank(request)
         entry = (request.priority, is_fresh, rank, request.sequence, self._num_pushed, request)
         self._entries[request.request_id] = entry
+        self.backlog.add(request)
         self.num_tokens += request.num_tokens
         heapq.heappush(self._heap, entry)
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         del self._entries[request.request_id]
+        self.backlog.remove(request)
         self.num_tokens -= request.num_tokens
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = list(self._entries.values())

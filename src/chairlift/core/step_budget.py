@@ -1,0 +1,89 @@
+"""How many tokens the next step may have, so that those who decode in it do not wait too long for their next one.
+
+Knows nothing of requests: it is told how many decode and how much context they read.
+"""
+
+from chairlift.core.step_latency import StepLatencyModel
+
+_NS_PER_MS = 1_000_000
+_MOST_MARGIN = 0.1
+_PROGRESS_EVERY = 4
+"""If not even one page fits beside the decodes, prompts still get one in every so many steps."""
+_GAP_RATE = 0.1
+_MOST_GAP = 0.25
+
+
+class StepBudget:
+    """Lowers a step's token budget until the step should last no longer than the target.
+
+    - A step in which nobody decodes has no gap to keep short: it may use the whole budget.
+    - Prompts always advance. If one page fits beside the decodes they get at least that; if it does not, because the
+      decodes alone already take about as long as the target or longer, they get one page in every fourth step. Three
+      of four steps are then as short as the decodes allow, and no budget can make them shorter: fewer slots
+      (``--max-num-seqs``) can.
+    - Until the latency model knows anything, prompts get one page beside decodes, and after that at most twice the
+      tokens of the largest step seen.
+
+    The target is lowered by the model's usual error (at most a tenth) and by the time that passes between steps.
+
+    Args:
+        latency: what steps take.
+        page_size: tokens of a page.
+    """
+
+    def __init__(self, latency: StepLatencyModel, page_size: int) -> None:
+        self._latency = latency
+        self._page_size = page_size
+        self._num_denied = 0
+        self._planned_ns: int | None = None
+        self._duration_ns: int | None = None
+        self._gap_ns = 0.0
+        self._prompt_start = 0
+
+    @property
+    def gap_ns(self) -> float:
+        """Time that usually passes between the end of a step and the next plan."""
+        return self._gap_ns
+
+    def limit_tokens(self, cap_tokens: int, target_ms: float, num_decodes: int, num_context_tokens: int) -> int:
+        """Return the budget of a step in which so many decode and prompts wait for the rest; at most ``cap_tokens``."""
+        if num_decodes == 0:
+            return cap_tokens
+        least_tokens = min(num_decodes + self._page_size, cap_tokens)
+        if not self._latency.is_ready:
+            return least_tokens
+        target_ns = target_ms * _NS_PER_MS * (1.0 - min(self._latency.relative_error, _MOST_MARGIN)) - self._gap_ns
+        fitting_tokens = self._latency.tokens_within(
+            target_ns, num_context_tokens, num_decodes=num_decodes, prompt_start=self._prompt_start
+        )
+        if fitting_tokens >= least_tokens or self._fits(least_tokens, num_decodes, num_context_tokens, target_ns):
+            self._num_denied = 0
+            return max(least_tokens, min(fitting_tokens, cap_tokens))
+        self._num_denied += 1
+        if self._num_denied % _PROGRESS_EVERY == 0:
+            return least_tokens
+        return num_decodes
+
+    def planned(self, now_ns: int, prompt_start: int) -> None:
+        """A step was planned; prompts that go on after it do so at ``prompt_start`` or before."""
+        if self._planned_ns is not None and self._duration_ns is not None:
+            gap_ns = now_ns - self._planned_ns - self._duration_ns
+            # A pause for want of work is no gap, and one stall must not count for ever.
+            gap_ns = min(max(gap_ns, 0), self._duration_ns * _MOST_GAP)
+            self._gap_ns += _GAP_RATE * (gap_ns - self._gap_ns)
+        self._planned_ns = now_ns
+        self._duration_ns = None
+        self._prompt_start = prompt_start
+
+    def committed(self, duration_ns: int) -> None:
+        """A step took so long."""
+        self._duration_ns = duration_ns
+
+    def paused(self) -> None:
+        """There was nothing to plan: the time until the next step says nothing."""
+        self._planned_ns = None
+
+    def _fits(self, num_tokens: int, num_decodes: int, num_context_tokens: int, target_ns: float) -> bool:
+        num_prefill_tokens = num_tokens - num_decodes
+        context = num_context_tokens + num_prefill_tokens * self._prompt_start
+        return self._latency.predict_ns(num_tokens, context) <= target_ns
