@@ -1,0 +1,104 @@
+"""Reads Mooncake's traces: JSON lines of timestamp (ms), input_length, output_length and hash_ids.
+
+Knows nothing of other formats. Source: kvcache-ai/Mooncake (FAST 2025). Each hash id names a block of 512 prompt tokens
+together with everything before it, so equal ids are equal prefixes. Only ``input_length`` and ``output_length`` must be
+there, which makes this the format for traces of one's own too.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from chairlift.errors import ConfigurationError
+from chairlift.workload.items import ContentRun, WorkRequest
+from chairlift.workload.traces.reading import Lap, mean_rate_per_s, open_text, stretch
+
+BLOCK_TOKENS = 512
+_NS_PER_MS = 1_000_000
+_MAX_TICK_NS = 3_000_000_000
+"""Timestamps are rounded to about so much; the last tick of a trace, or one before a gap, is taken to be this long."""
+
+
+class MooncakeTrace:
+    """Lengths with arrival times and prefixes.
+
+    Timestamps stand on ticks of 3 seconds with dozens of requests on each. They are spread over the tick at random,
+    since nobody sent them in volleys; the same generator spreads them in the same way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @staticmethod
+    def fits(first_line: str) -> bool:
+        """Whether a file with this first line is of this format."""
+        return first_line.startswith("{") and '"input_length"' in first_line and '"output_length"' in first_line
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the lines carry timestamps."""
+        return self._table[2]
+
+    def requests(self, lap: Lap) -> Iterator[WorkRequest]:
+        """Read the requests; see :class:`~.reading.Trace`."""
+        rows, num_ids, has_arrivals = self._table
+        shifted = (_shift(row, lap.number * num_ids) for row in rows)
+        if not has_arrivals:
+            return shifted
+        return stretch(_spread(shifted, lap), mean_rate_per_s(len(rows), rows[-1].arrival_ns), lap)
+
+    @cached_property
+    def _table(self) -> tuple[list[WorkRequest], int, bool]:
+        rows: list[WorkRequest] = []
+        num_ids, has_arrivals = 0, False
+        with open_text(self._path) as file:
+            for line in file:
+                if not line.strip():
+                    continue
+                row: dict[str, Any] = json.loads(line)
+                has_arrivals = "timestamp" in row
+                runs = _runs(row.get("hash_ids", ()), row["input_length"], row.get("block_tokens", BLOCK_TOKENS))
+                num_ids = max(num_ids, max((run.content_id for run in runs), default=0))
+                arrival_ns = int(row.get("timestamp", 0) * _NS_PER_MS)
+                rows.append(WorkRequest(arrival_ns, max(1, row["input_length"]), max(1, row["output_length"]), runs))
+        if not rows:
+            raise ConfigurationError(f"trace {self._path} is empty")
+        return sorted(rows, key=lambda row: row.arrival_ns), num_ids, has_arrivals
+
+
+def _runs(hash_ids: list[int], num_tokens: int, block_tokens: int) -> tuple[ContentRun, ...]:
+    """One run per block; the last one is as long as the prompt leaves. Id 0 becomes 1, since 0 stands for nothing."""
+    return tuple(
+        ContentRun(hash_id + 1, min(block_tokens, num_tokens - index * block_tokens))
+        for index, hash_id in enumerate(hash_ids)
+        if index * block_tokens < num_tokens
+    )
+
+
+def _shift(request: WorkRequest, offset: int) -> WorkRequest:
+    """Give the prompt ids of its own, so that a second pass finds nothing of the first."""
+    if offset == 0:
+        return request
+    return request._replace(runs=tuple(ContentRun(run.content_id + offset, run.num_tokens) for run in request.runs))
+
+
+def _spread(requests: Iterator[WorkRequest], lap: Lap) -> Iterator[WorkRequest]:
+    ticks = ((at_ns, list(group)) for at_ns, group in groupby(requests, lambda request: request.arrival_ns))
+    end: tuple[int, list[WorkRequest]] = (-1, [])
+    for (at_ns, group), (next_ns, _) in pairwise(_chain(ticks, end)):
+        width_ns = _MAX_TICK_NS if next_ns < 0 else min(next_ns - at_ns, _MAX_TICK_NS)
+        if len(group) == 1:
+            width_ns = 1
+        moments = sorted(lap.rng.randrange(width_ns) for _ in group)
+        for request, moment in zip(group, moments, strict=True):
+            yield request._replace(arrival_ns=at_ns + moment)
+
+
+def _chain(
+    ticks: Iterator[tuple[int, list[WorkRequest]]], end: tuple[int, list[WorkRequest]]
+) -> Iterator[tuple[int, list[WorkRequest]]]:
+    yield from ticks
+    yield end

@@ -1,0 +1,138 @@
+"""Reads workloads: a TOML file of streams, or a trace with options on the command line.
+
+Knows nothing of what runs them.
+
+::
+
+    seed = 7
+
+    [[stream]]
+    name = "chat"
+    trace = "azure_llm_2023_code.csv.gz"   # relative to this file
+    rate = 4.0                             # requests per second
+    tier = 0
+    tenant = "chat"
+    slo = { ttft_ms = 500, tpot_ms = 30 }
+
+    [[stream]]
+    name = "batch"
+    prompt_tokens = { median = 1500, sigma = 0.8, max = 8000 }
+    output_tokens = { low = 50, high = 400 }
+    num_requests = 400
+    tier = 1
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from chairlift.errors import ConfigurationError
+from chairlift.workload.arrivals import RampPoint
+from chairlift.workload.distributions import parse_lengths
+from chairlift.workload.slo import parse_slo
+from chairlift.workload.streams import Stream, Workload
+
+_NUMBERS = {
+    "concurrency": int, "burstiness_cv": float, "rate": float, "start_s": float, "duration_s": float,
+    "num_requests": int, "tier": int, "ttft_deadline_ms": float, "deadline_ms": float, "think_s": float,
+}  # fmt: skip
+KEYS = ("name", "trace", "output_lengths", "prompt_tokens", "output_tokens", "ramp", *_NUMBERS, "tenant", "slo")
+"""What a stream may say."""
+
+
+def read_workload(path: Path) -> Workload:
+    """Read a workload file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or says something that is not understood.
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"workload {path} cannot be read: {error}") from None
+    unknown = table.keys() - {"seed", "stream"}
+    streams: object = table.get("stream")
+    if unknown or not isinstance(streams, list):
+        raise ConfigurationError(f"workload {path} must have [[stream]] tables and may have a seed, not {unknown}")
+    parsed = [
+        parse_stream(cast("Mapping[str, object]", entry), path.parent, f"stream {number} of {path}")
+        for number, entry in enumerate(cast("list[object]", streams), start=1)
+        if isinstance(entry, dict)
+    ]
+    return Workload(tuple(parsed), int(table.get("seed", 0)))
+
+
+def parse_stream(table: Mapping[str, object], folder: Path, what: str) -> Stream:
+    """Make a stream of a table; paths in it are relative to ``folder``.
+
+    Raises:
+        ConfigurationError: a key is unknown or a value impossible; the message begins with ``what``.
+    """
+    for key in table:
+        if key not in KEYS:
+            nearest = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            raise ConfigurationError(f"{what} has no key {key}{hint}")
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        shown = f"{key} of {what}"
+        if key in _NUMBERS:
+            fields["rate_per_s" if key == "rate" else key] = _number(value, _NUMBERS[key], shown)
+        elif key == "trace":
+            fields[key] = folder / str(value)
+        elif key in ("prompt_tokens", "output_tokens"):
+            fields[key] = parse_lengths(value, shown)
+        elif key == "slo":
+            fields[key] = parse_slo(value, shown)
+        elif key == "ramp":
+            fields[key] = _ramp(value, shown)
+        elif key == "output_lengths":
+            fields[key] = _lengths(value, shown)
+        else:
+            fields[key] = str(value)
+    fields.setdefault("name", fields["trace"].name.partition(".")[0] if "trace" in fields else what)
+    return Stream(**fields)
+
+
+def parse_trace_option(text: str, number: int) -> Stream:
+    """Read ``FILE,key=value,...`` with the keys of a stream, as ``--trace`` takes it.
+
+    Raises:
+        ConfigurationError: an option is not understood.
+    """
+    parts = text.split(",")
+    table: dict[str, object] = {"trace": parts[0]}
+    for part in parts[1:]:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--trace {text!r}: {part!r} is not of the form key=value")
+        table[key.strip().replace("-", "_")] = value
+    return parse_stream(table, Path(), f"--trace {number}")
+
+
+def _number(value: object, kind: type[int] | type[float], shown: str) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    raise ConfigurationError(f"{shown} must be a {'whole ' if kind is int else ''}number, got {value!r}")
+
+
+def _ramp(value: object, shown: str) -> tuple[RampPoint, ...]:
+    """Points as ``[[seconds, rate], ...]`` or as ``0:1/60:4``."""
+    pairs: list[Any] = [pair.split(":") for pair in value.split("/")] if isinstance(value, str) else cast("Any", value)
+    try:
+        return tuple(RampPoint(float(at_s), float(rate)) for at_s, rate in pairs)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{shown} must be [[seconds, rate], ...], got {value!r}") from None
+
+
+def _lengths(value: object, shown: str) -> tuple[int, ...]:
+    items = value.replace("/", ",").split(",") if isinstance(value, str) else value
+    try:
+        return tuple(int(item) for item in cast("Any", items))
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{shown} must be whole numbers, got {value!r}") from None
