@@ -108,6 +108,10 @@ class CacheConfig:
     page_size: int = 16
     num_host_pages: int = 0
     """Pages of the host tier, for the KV of preempted requests."""
+    page_bytes: int | None = None
+    """KV bytes of a page, if known: what a copy of one to the host tier should take."""
+    host_bytes_per_s: float | None = None
+    """Speed of the link to host memory, if known."""
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
 

@@ -3,6 +3,8 @@
 Knows nothing of steps or queues; it is told when tokens are computed and when requests come and go.
 """
 
+from typing import NamedTuple
+
 from chairlift.config.resolved import CacheConfig
 from chairlift.core.events import PageEvicted, PagesCached
 from chairlift.core.page_pool import PagePool
@@ -10,7 +12,27 @@ from chairlift.core.policies import build_eviction
 from chairlift.core.ports import EventSink, PageKeyer
 from chairlift.core.prefix_tree import PrefixTree
 from chairlift.core.request import Request
+from chairlift.core.views import RequestView
 from chairlift.errors import PoolExhaustedError
+
+
+class Start(NamedTuple):
+    """What a waiting request need not compute again, as half-open intervals of pages.
+
+    ::
+
+        [0, kept)                    its lease, if it kept its first pages when it was preempted
+        [kept, len(pages))           cached pages found in the prefix tree
+        [len(pages), + num_host)     pages whose content lies in the host tier and is copied into new ones
+    """
+
+    pages: list[int]
+    num_host_pages: int
+    num_tokens: int
+    """Tokens whose KV lies in all of them; at least one token of the request is left to compute."""
+
+
+NOTHING = Start([], 0, 0)
 
 
 class KVMemory:
@@ -60,23 +82,47 @@ class KVMemory:
         idle = sum(1 for page in shared if self.pool.references(page) == 0)
         return self.pages_for(num_tokens) - len(shared) + idle
 
-    def admit(self, request: Request, shared: list[int], num_tokens: int) -> None:
-        """Lease the shared prefix and new pages up to ``num_tokens`` to a request that holds none.
+    def find_start(self, request: Request) -> Start:
+        """Return what a waiting request can go on from: what it kept, then cached pages, then host pages."""
+        cached = self.find_prefix(request)
+        num_cached_tokens = len(cached) * self.page_size
+        if request.host_lease is not None and request.num_swapped_tokens > num_cached_tokens:
+            num_host_pages = len(request.host_lease.pages) - len(cached)
+            return Start(cached, num_host_pages, request.num_swapped_tokens)
+        if request.lease is not None and request.num_computed_tokens >= num_cached_tokens:
+            return Start(list(request.lease.pages), 0, request.num_computed_tokens)
+        return Start(cached, 0, num_cached_tokens)
+
+    def admit(self, request: Request, start: Start, num_tokens: int) -> None:
+        """Lease what ``start`` found and new pages up to ``num_tokens`` to a waiting request.
 
         Raises:
-            PoolExhaustedError: fewer pages are available; nothing has changed but evictions.
+            PoolExhaustedError: fewer pages are available; nothing has changed.
         """
-        # The prefix is leased first: an eviction for the new pages must not take it.
-        lease = self.pool.lease(shared, 0)
-        num_new = self.pages_for(num_tokens) - len(shared)
-        try:
+        needed = self.num_pages_taken(start.pages, num_tokens)
+        if needed > self.num_available:
+            raise PoolExhaustedError(
+                f"request {request.request_id} needs {needed} pages and {self.num_available} are available; "
+                "--kv-cache-memory sets the size of the pool"
+            )
+        # The start is leased first: an eviction for the new pages must not take it.
+        lease = request.lease
+        if lease is not None and start.pages[: len(lease.pages)] == lease.pages:
+            num_kept = len(lease.pages)
+            self.pool.share(lease, start.pages[num_kept:])
+            if num_kept < len(start.pages):
+                request.num_published_pages = len(start.pages)
+        else:
+            found = self.pool.lease(start.pages, 0)
+            if lease is not None:
+                # Somebody computed more of the same tokens meanwhile: those pages are shared instead.
+                self.tree.note_idle(self.pool.release(lease))
+            request.lease = lease = found
+            request.num_published_pages = len(start.pages)
+        num_new = self.pages_for(num_tokens) - len(start.pages)
+        if num_new > 0:
             self._free_up(num_new)
             self.pool.grow(lease, num_new)
-        except PoolExhaustedError:
-            self.tree.note_idle(self.pool.release(lease))
-            raise
-        request.lease = lease
-        request.num_published_pages = len(shared)
 
     def grow(self, request: Request, num_pages: int) -> list[int]:
         """Append pages to a request's page table and return them.
@@ -110,6 +156,31 @@ class KVMemory:
         request.lease = None
         request.num_published_pages = 0
         return self.num_available - before
+
+    def shrink(self, request: Request, num_kept: int) -> int:
+        """Take a request's pages behind its first ``num_kept``; return how many pages became available."""
+        if num_kept <= 0:
+            return self.release(request)
+        assert request.lease is not None  # noqa: S101 - a caller's bug, not input
+        before = self.num_available
+        self.tree.note_idle(self.pool.shrink(request.lease, num_kept))
+        request.num_published_pages = min(request.num_published_pages, num_kept)
+        return self.num_available - before
+
+    def num_shared_pages(self, request: RequestView) -> int:
+        """How many leading pages of a request others hold too: giving these up frees nothing.
+
+        A page has at most as many holders as the one before it, so bisection finds the end.
+        """
+        pages, references = request.pages, self.pool.references
+        low, high = 0, len(pages)
+        while low < high:
+            middle = (low + high) // 2
+            if references(pages[middle]) > 1:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def clear_cache(self) -> None:
         """Forget every cached prefix. No page may be leased."""

@@ -78,12 +78,7 @@ class PagePool:
             PoolExhaustedError: fewer than ``num_new`` pages are free; nothing has changed.
         """
         self._require_free(num_new)
-        for page in shared:
-            if self._references[page] == 0:
-                if not self._is_cached[page]:
-                    raise LeaseError(f"page {page} is free and cannot be shared")
-                self._num_cached -= 1
-            self._references[page] += 1
+        self._reference(shared)
         return PageLease([*shared, *self._take(num_new)])
 
     def grow(self, lease: PageLease, num_new: int) -> list[int]:
@@ -100,6 +95,32 @@ class PagePool:
         lease.pages.extend(pages)
         return pages
 
+    def share(self, lease: PageLease, shared: Sequence[int]) -> None:
+        """Append pages to a lease that others or the prefix tree hold already.
+
+        Raises:
+            LeaseError: the lease was released, or a page is free.
+        """
+        if lease.is_released:
+            raise LeaseError("a released lease cannot grow")
+        self._reference(shared)
+        lease.pages.extend(shared)
+
+    def shrink(self, lease: PageLease, num_kept: int) -> list[int]:
+        """Give back the pages of a lease behind its first ``num_kept``, as :meth:`release` does with all of them.
+
+        Returns:
+            The pages that became cached, deepest first.
+
+        Raises:
+            LeaseError: the lease was released before.
+        """
+        if lease.is_released:
+            raise LeaseError("a released lease has no pages to give back")
+        dropped = lease.pages[num_kept:]
+        del lease.pages[num_kept:]
+        return self._give_back(dropped)
+
     def release(self, lease: PageLease) -> list[int]:
         """End a lease. Pages that nobody holds any more become free, or cached if the prefix tree has them.
 
@@ -112,17 +133,7 @@ class PagePool:
         if lease.is_released:
             raise LeaseError("a lease was released twice")
         lease.is_released = True
-        idle: list[int] = []
-        for page in reversed(lease.pages):
-            self._references[page] -= 1
-            if self._references[page]:
-                continue
-            if self._is_cached[page]:
-                self._num_cached += 1
-                idle.append(page)
-            else:
-                self._free.append(page)
-        return idle
+        return self._give_back(lease.pages)
 
     def mark_cached(self, page: int) -> None:
         """The prefix tree now holds this page, which must be leased."""
@@ -145,6 +156,27 @@ class PagePool:
                 f"{count} pages were asked for and {len(self._free)} of {self.num_pages} are free; "
                 "--kv-cache-memory sets the size of the pool"
             )
+
+    def _reference(self, shared: Sequence[int]) -> None:
+        for page in shared:
+            if self._references[page] == 0:
+                if not self._is_cached[page]:
+                    raise LeaseError(f"page {page} is free and cannot be shared")
+                self._num_cached -= 1
+            self._references[page] += 1
+
+    def _give_back(self, pages: Sequence[int]) -> list[int]:
+        idle: list[int] = []
+        for page in reversed(pages):
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            if self._is_cached[page]:
+                self._num_cached += 1
+                idle.append(page)
+            else:
+                self._free.append(page)
+        return idle
 
     def _take(self, count: int) -> list[int]:
         if count == 0:

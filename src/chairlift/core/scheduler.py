@@ -60,7 +60,7 @@ class Scheduler:
             scheduler, cache, self._keyer, events, is_caching=cache.enable_prefix_caching and mode.shares_prefixes
         )
         self._batching = mode(self._state)
-        self._latency = StepLatencyModel()
+        self._latency = self._state.latency
         self._step_budget = StepBudget(self._latency, cache.page_size)
         self._waits = WaitPredictor(self._latency)
         self._ended_ns = 0
@@ -185,10 +185,14 @@ class Scheduler:
             return None
         self._note_size(draft)
         left = tuple(request_id for request_id in state.left if request_id not in state.ended)
-        plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=left)
+        copies = state.host.take_copies()
+        plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=left, swapped_out=copies)
         state.ended.clear()
         state.left.clear()
-        state.in_flight.append(InFlightStep(draft.step, decodes, draft.chunks, draft.budget))
+        num_copies = len(copies) + len(draft.swapped_in)
+        state.in_flight.append(
+            InFlightStep(draft.step, decodes, draft.chunks, draft.budget, num_copies, draft.host_leases)
+        )
         self._next_step += 1
         if self._events is not None:
             self._events.emit(
@@ -233,6 +237,8 @@ class Scheduler:
         if len(rows) != len(result.token_ids):
             raise InvariantError(f"step {step} has {len(rows)} sampling rows and {len(result.token_ids)} tokens came")
         num_wasted = self._settle_rows(record)
+        if record.num_swapped_pages:
+            state.settle_copies(record, result)
         self._note_duration(record, result)
         updates: list[RequestUpdate] = []
         page_size = state.memory.page_size
@@ -295,6 +301,7 @@ class Scheduler:
             self._events.emit(TokensEmitted(request.request_id, step, (token_id,)))
         if reason is not None:
             self._state.memory.publish(request)
+            self._state.costs.observe_end(num_output)
             self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
         return RequestUpdate(
             request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0, logprobs
@@ -384,4 +391,9 @@ class Scheduler:
             prefix_hit_tokens_total=state.num_hit_tokens,
             prompt_tokens_total=state.num_prompt_tokens,
             generation_tokens_total=state.num_generated_tokens,
+            recomputed_tokens_total=state.num_recomputed_tokens,
+            swapped_out_pages_total=state.host.num_pages_out,
+            swapped_in_pages_total=state.host.num_pages_in,
+            num_host_pages=state.host.pool.num_pages,
+            num_free_host_pages=state.host.num_free,
         )

@@ -4,17 +4,26 @@ Knows nothing of when a move is right: the batching modes decide that.
 """
 
 from collections import deque
-from typing import Literal
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
-from chairlift.core.events import Admitted, Event, Finished, Preempted, Queued
-from chairlift.core.kv_memory import KVMemory
+from chairlift.core.events import Admitted, Event, Finished, Preempted, PreemptionCause, Queued
+from chairlift.core.expiry import Expiry
+from chairlift.core.fairness import VirtualCounters
+from chairlift.core.guaranteed_share import GuaranteedShare
+from chairlift.core.host_tier import HostTier
+from chairlift.core.kv_memory import KVMemory, Start
+from chairlift.core.length_predictor import LengthPredictor
 from chairlift.core.policies import Policies, build_policies
 from chairlift.core.ports import EventSink, PageKeyer
+from chairlift.core.preemption_cost import PreemptionCosts, Situation
 from chairlift.core.request import BlockedOn, FinishReason, Phase, Request
+from chairlift.core.service_ledger import ServiceLedger
 from chairlift.core.step_draft import InFlightStep, StepDraft
-from chairlift.core.step_plan import Chunk, PageGrowth
+from chairlift.core.step_latency import StepLatencyModel
+from chairlift.core.step_plan import Chunk, PageGrowth, StepResult
+from chairlift.core.victim_pricing import VictimPricing
 from chairlift.core.waiting_queue import WaitingQueue
+from chairlift.core.work_estimate import WorkEstimate
 
 
 class SchedulerState:
@@ -23,7 +32,7 @@ class SchedulerState:
     ``running`` is in the order of admission. ``decoding`` mirrors the executor's standing decode set, in its row
     order; in static batching it also holds finished members, whose rows go on. ``joining`` are requests whose last
     prefill chunk was planned and who decode from the next step on. ``departing`` are finished requests whose pages a
-    step in flight (or a static group) still uses.
+    step in flight (or a static group) still uses. ``holders`` are preempted requests that wait and kept pages.
     """
 
     def __init__(
@@ -36,15 +45,34 @@ class SchedulerState:
         is_caching: bool,
     ) -> None:
         self.config = config
-        self.policies: Policies = build_policies(config)
         self.memory = KVMemory(cache, keyer, events, is_caching=is_caching)
-        self.waiting = WaitingQueue(self.policies.ordering)
+        self.host = HostTier(cache.num_host_pages, cache.page_size)
+        self.latency = StepLatencyModel()
+        self.lengths = LengthPredictor()
+        self.estimate = WorkEstimate(self.lengths, self.latency)
+        self.policies: Policies = build_policies(config, self.estimate)
+        self.costs = PreemptionCosts(self.latency, cache.page_size, cache.page_bytes, cache.host_bytes_per_s)
+        counters = VirtualCounters(lambda tenant: self.config.tenant(tenant).weight)
+        self.ledger = ServiceLedger(counters, GuaranteedShare(config.guaranteed_share))
+        self.waiting = WaitingQueue(
+            self.policies.ordering,
+            counters,
+            is_fair=config.tenant_order == "fair",
+            has_own_lane=self.has_quota,
+            count_cached=lambda request: len(self.memory.find_prefix(request)) * cache.page_size,
+        )
+        self.expiry = Expiry(config.queue_timeout_s, self.time_to_token_ns)
         self.requests: dict[int, Request] = {}
         self.running: dict[int, Request] = {}
+        self.running_tiers: dict[int, int] = {}
+        """How many requests of each tier run; tiers without any are absent."""
+        self.holders: dict[int, Request] = {}
         self.decoding: dict[int, Request] = {}
         self.joining: dict[int, Request] = {}
         self.num_decode_context_tokens = 0
         """Sum of ``num_scheduled_tokens`` over the standing decode set: what its rows read in the step last planned."""
+        self.next_quantum_check_ns = 0
+        """Before this nobody can have used up a quantum while an equal waited too long."""
         self.departing: dict[int, Request] = {}
         self.in_flight: deque[InFlightStep] = deque()
         self.ended: list[int] = []
@@ -52,6 +80,8 @@ class SchedulerState:
         self.left: list[int] = []
         """Requests that the next plan takes out of the standing decode set."""
         self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        """Tokens planned a second time, since a preemption had dropped what the first time computed."""
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
         self.num_prompt_tokens = 0
@@ -66,25 +96,50 @@ class SchedulerState:
         if self._events is not None:
             self._events.emit(event)
 
+    def has_quota(self, tenant: str) -> bool:
+        """Whether the tenant's running requests may hold only so many pages."""
+        return self.config.tenant(tenant).max_kv_pages is not None
+
+    def time_to_token_ns(self, request: Request) -> int:
+        """Return the least time that a waiting request needs to its next token, with what is cached now."""
+        num_cached_tokens = max(len(self.memory.find_prefix(request)) * self.memory.page_size, request.num_computed_tokens)
+        return self.estimate.prefill_ns(request.num_tokens, num_cached_tokens)
+
     def enqueue(self, request: Request, now_ns: int) -> None:
         """A new request arrives."""
-        request.arrival_ns = now_ns
+        request.arrival_ns = request.waiting_since_ns = now_ns
         request.sequence = self._num_arrivals
         self._num_arrivals += 1
         self.requests[request.request_id] = request
         self.waiting.push(request)
+        self.expiry.add(request)
         if self._events is not None:
             self.emit(Queued(request.request_id, now_ns, request.num_prompt_tokens))
 
-    def admit(self, request: Request, shared: list[int], num_tokens: int, draft: StepDraft) -> None:
-        """A waiting request starts or resumes: it gets a slot, the shared prefix and pages up to ``num_tokens``."""
-        self.memory.admit(request, shared, num_tokens)
+    def make_available(self, request: Request, start: Start, num_tokens: int) -> bool:
+        """See to it that :meth:`admit` finds the pages it needs, taking those that requests behind it kept."""
+        while (missing := self.memory.num_pages_taken(start.pages, num_tokens) - self.memory.num_available) > 0:
+            if not self.holders or self.reclaim(missing, request) == 0:
+                return False
+        return True
+
+    def admit(self, request: Request, start: Start, num_tokens: int, draft: StepDraft) -> None:
+        """A waiting request starts or resumes: it gets a slot, what ``start`` found and pages up to ``num_tokens``."""
+        self.memory.admit(request, start, num_tokens)
         self.waiting.remove(request)
+        self.holders.pop(request.request_id, None)
+        if request.host_lease is not None:
+            copies, lease = self.host.move_in(request, start)
+            draft.swapped_in.extend(copies)
+            if lease is not None:
+                draft.host_leases.append(lease)
         request.num_token_slots = len(request.pages) * self.memory.page_size
         is_resume = request.phase is Phase.PREEMPTED
         request.move_to(Phase.RUNNING)
         request.blocked_on = None
-        request.num_computed_tokens = request.num_scheduled_tokens = len(shared) * self.memory.page_size
+        request.num_computed_tokens = request.num_scheduled_tokens = start.num_tokens
+        request.num_admitted_tokens = request.num_tokens
+        self.ledger.start(request, start.num_tokens)
         if not is_resume:
             # A preempted request that finds its own pages again is not a hit.
             request.first_scheduled_ns = draft.now_ns
@@ -93,6 +148,7 @@ class SchedulerState:
             self.num_hit_tokens += request.num_cached_tokens
             self.num_prompt_tokens += request.num_prompt_tokens
         self.running[request.request_id] = request
+        self.running_tiers[request.priority] = self.running_tiers.get(request.priority, 0) + 1
         draft.introduce(request)
         if self._events is not None:
             self.emit(
@@ -114,6 +170,8 @@ class SchedulerState:
     def schedule_chunk(self, request: Request, length: int, draft: StepDraft, *, padding: int = 0) -> None:
         """Put the request's next ``length`` tokens into the step, and ``padding`` rows after them."""
         start = request.num_scheduled_tokens
+        if start < request.num_peak_tokens:
+            self.num_recomputed_tokens += min(request.num_peak_tokens, start + length) - start
         samples = start + length == request.num_tokens
         chunk = Chunk(request.request_id, start, length, samples, padding)
         request.num_scheduled_tokens = start + length
@@ -141,36 +199,131 @@ class SchedulerState:
         """The request decodes in this step and in every one that follows, until it leaves."""
         del self.joining[request.request_id]
         self.decoding[request.request_id] = request
+        self.ledger.join_decodes(request)
         self.num_decode_context_tokens += request.num_scheduled_tokens
         draft.joined.append(request.request_id)
 
     def leave_decodes(self, request: Request) -> None:
         """The request has all the decodes it needs planned; it stays known until its last token is committed."""
         del self.decoding[request.request_id]
+        self.ledger.leave_decodes(request)
         self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.left.append(request.request_id)
 
-    def preempt(self, request: Request, cause: Literal["pages"], draft: StepDraft) -> None:
-        """A running request with nothing in flight loses its pages and goes back to the head of its tier."""
-        num_lost_tokens = request.num_computed_tokens
-        num_freed_pages = self.memory.release(request)
+    def price_victims(self, now_ns: int, num_needed_pages: int, num_waiting_before: int = 0) -> VictimPricing:
+        """Return prices for one choice of a victim that is to free so many pages."""
+        situation = Situation(
+            num_pool_pages=self.memory.pool.num_pages,
+            num_free_host_pages=self.host.num_free,
+            num_running=len(self.running),
+            num_context_tokens=self.num_decode_context_tokens,
+            num_waiting_before=num_waiting_before,
+            is_pool_wanted=len(self.waiting) > num_waiting_before,
+        )
+        mode = self.config.preemption_mode
+        return VictimPricing(
+            self.memory, self.costs, situation, mode=mode, now_ns=now_ns, num_needed_pages=num_needed_pages
+        )
+
+    def preempt(self, request: Request, cause: PreemptionCause, draft: StepDraft, prices: VictimPricing) -> None:
+        """A running request with nothing in flight gives its pages up, as ``prices`` say, and waits again."""
+        num_computed = request.num_computed_tokens
+        mode, num_kept_pages, _ = prices.way(request)
+        num_swapped_pages = self.host.move_out(request) if mode == "swap" else 0
+        num_freed_pages = self._cut(request, num_kept_pages)
+        num_saved_tokens = max(request.num_computed_tokens, request.num_swapped_tokens)
         self._drop_from_batch(request)
         self.ended.append(request.request_id)
         request.move_to(Phase.PREEMPTED)
-        request.num_computed_tokens = request.num_scheduled_tokens = request.num_pending_tokens = 0
-        request.num_token_slots = 0
+        request.num_scheduled_tokens = request.num_computed_tokens
+        request.num_pending_tokens = request.num_token_slots = 0
+        request.num_peak_tokens = max(request.num_peak_tokens, num_computed)
         request.is_decoding = False
         request.num_preemptions += 1
-        request.blocked_on = BlockedOn.PAGES
+        request.num_displacements += cause != "pages"
+        request.waiting_since_ns = draft.now_ns
+        request.blocked_on = BlockedOn.SLOTS if cause == "slots" else BlockedOn.PAGES
+        if request.lease is not None:
+            self.holders[request.request_id] = request
         self.num_preemptions += 1
         self.waiting.push(request)
-        draft.has_preempted = True
-        self.emit(Preempted(request.request_id, draft.now_ns, draft.step, cause, num_lost_tokens, num_freed_pages))
+        draft.preempted[request.request_id] = request
+        draft.has_preempted |= cause == "pages"
+        num_lost_tokens = num_computed - num_saved_tokens
+        self.emit(
+            Preempted(
+                request.request_id,
+                draft.now_ns,
+                draft.step,
+                cause,
+                num_lost_tokens,
+                num_freed_pages,
+                mode,
+                num_swapped_pages,
+            )
+        )
+
+    def num_reclaimable(self, ahead_of: Request | None = None) -> int:
+        """Pages that :meth:`reclaim` could take at least."""
+        memory = self.memory
+        return sum(len(holder.pages) - memory.num_shared_pages(holder) for holder in self._holders_behind(ahead_of))
+
+    def reclaim(self, num_pages: int, ahead_of: Request | None = None) -> int:
+        """Take pages from requests that wait and kept some, from the last of each, and return how many came free.
+
+        Those that will come back last lose theirs first, and pages that others hold too are taken only if there is no
+        other way. For a waiting request ``ahead_of``, only those behind it lose anything; the head of the queue can
+        take everything, so that nobody waits for pages that somebody else who waits holds.
+        """
+        num_freed = 0
+        holders = self._holders_behind(ahead_of)
+        for holder in holders:
+            if num_freed >= num_pages:
+                break
+            least = self.memory.num_shared_pages(holder)
+            num_freed += self._cut(holder, max(least, len(holder.pages) - (num_pages - num_freed)))
+        for holder in holders:
+            if num_freed >= num_pages:
+                break
+            num_freed += self._cut(holder, 0)
+        return num_freed
+
+    def _holders_behind(self, ahead_of: Request | None) -> list[Request]:
+        """Return the requests that may lose what they kept, in the order in which they do."""
+        if not self.holders:
+            return []
+        holders = [holder for holder in self.holders.values() if holder.lease is not None]
+        if ahead_of is not None:
+            takes_all = ahead_of.is_promoted or self.waiting.first(1) == [ahead_of]
+            holders = [
+                holder
+                for holder in holders
+                if holder is not ahead_of and (takes_all or holder.priority > ahead_of.priority)
+            ]
+        holders.sort(key=lambda holder: (holder.is_promoted, -holder.priority, -holder.sequence))
+        return holders
+
+    def _cut(self, request: Request, num_kept_pages: int) -> int:
+        """Take a request's pages behind the first few; return how many pages became available."""
+        if num_kept_pages >= len(request.pages):
+            return 0
+        num_freed = self.memory.shrink(request, num_kept_pages)
+        request.num_computed_tokens = min(request.num_computed_tokens, num_kept_pages * self.memory.page_size)
+        if request.phase is Phase.PREEMPTED:
+            request.num_scheduled_tokens = request.num_computed_tokens
+            if request.lease is None:
+                self.holders.pop(request.request_id, None)
+        return num_freed
 
     def finish(self, request: Request, reason: FinishReason, *, keeps_row: bool = False) -> None:
         """A live request ends. ``keeps_row``: its row goes on executing (static batching) and so do its pages."""
         if request.request_id in self.waiting:
             self.waiting.remove(request)
+            self._cut(request, 0)
+            self.host.discard(request)
+        self.expiry.remove(request)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.lengths.observe(request.tenant, request.num_output_tokens)
         request.blocked_on = None
         request.finish_reason = reason
         was_running = request.phase is Phase.RUNNING
@@ -178,7 +331,7 @@ class SchedulerState:
         del self.requests[request.request_id]
         if was_running:
             self.num_departures += 1
-            self.running.pop(request.request_id)
+            self._leave_running(request)
             self.departing[request.request_id] = request
             if not keeps_row:
                 self.dismiss(request)
@@ -200,8 +353,12 @@ class SchedulerState:
 
     def forget_batch(self) -> None:
         """The executor lost everything: no step is in flight any more, no page holds anything. All have finished."""
+        for record in self.in_flight:
+            self._release_host_pages(record)
         self.in_flight.clear()
+        self.host.forget_copies()
         self.decoding.clear()
+        self.ledger.forget_decodes()
         self.num_decode_context_tokens = 0
         self.joining.clear()
         self.ended.clear()
@@ -211,8 +368,28 @@ class SchedulerState:
             self.release_if_idle(request)
         self.memory.clear_cache()
 
+    def settle_copies(self, record: InFlightStep, result: StepResult) -> None:
+        """A step with copies between device and host ran."""
+        self.costs.observe_copies(record.num_swapped_pages, result.swap_duration_ns)
+        self._release_host_pages(record)
+
+    def _release_host_pages(self, record: InFlightStep) -> None:
+        for lease in record.host_leases:
+            self.host.release(lease)
+        record.host_leases.clear()
+
+    def _leave_running(self, request: Request) -> None:
+        if self.running.pop(request.request_id, None) is None:
+            return
+        left = self.running_tiers[request.priority] - 1
+        if left:
+            self.running_tiers[request.priority] = left
+        else:
+            del self.running_tiers[request.priority]
+
     def _drop_from_batch(self, request: Request) -> None:
-        self.running.pop(request.request_id, None)
+        self._leave_running(request)
         if self.decoding.pop(request.request_id, None) is not None:
+            self.ledger.leave_decodes(request)
             self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.joining.pop(request.request_id, None)

@@ -5,8 +5,9 @@ Knows nothing of policies: it collects decisions and freezes them into a :class:
 
 from dataclasses import dataclass, field
 
+from chairlift.core.page_pool import PageLease
 from chairlift.core.request import Request
-from chairlift.core.step_plan import Chunk, NewRequest, PageGrowth, StepPlan
+from chairlift.core.step_plan import Chunk, NewRequest, PageCopy, PageGrowth, StepPlan
 from chairlift.core.token_budget import TokenBudget
 
 
@@ -18,6 +19,10 @@ class InFlightStep:
     decodes: list[Request]
     chunks: list[tuple[Request, Chunk]]
     budget: TokenBudget
+    num_swapped_pages: int = 0
+    """Pages copied between device and host tier, both ways."""
+    host_leases: list[PageLease] = field(default_factory=list[PageLease])
+    """Host pages that the step copies to the device: free once it is committed."""
 
 
 @dataclass(slots=True)
@@ -32,12 +37,25 @@ class StepDraft:
     joined: list[int] = field(default_factory=list[int])
     chunks: list[tuple[Request, Chunk]] = field(default_factory=list[tuple[Request, Chunk]])
     has_preempted: bool = False
+    """Whether somebody gave way to a running request: then nobody new is admitted."""
+    preempted: dict[int, Request] = field(default_factory=dict[int, Request])
+    """Who gave way in this step, to whomever: not to be admitted again before the next one."""
+    swapped_in: list[PageCopy] = field(default_factory=list[PageCopy])
+    host_leases: list[PageLease] = field(default_factory=list[PageLease])
 
     def introduce(self, request: Request) -> None:
         """Tell the executor about a request that it does not know."""
         self.new.append(describe(request))
 
-    def freeze(self, epoch: int, num_decodes: int, *, ended: tuple[int, ...], left: tuple[int, ...]) -> StepPlan:
+    def freeze(
+        self,
+        epoch: int,
+        num_decodes: int,
+        *,
+        ended: tuple[int, ...],
+        left: tuple[int, ...],
+        swapped_out: tuple[PageCopy, ...] = (),
+    ) -> StepPlan:
         """Return the plan. The draft must not change afterwards."""
         return StepPlan(
             step=self.step,
@@ -50,6 +68,8 @@ class StepDraft:
             decodes_joined=tuple(self.joined),
             decodes_left=left,
             chunks=tuple(chunk for _, chunk in self.chunks),
+            swapped_out=swapped_out,
+            swapped_in=tuple(self.swapped_in),
         )
 
 

@@ -87,7 +87,8 @@ class StepPlan:
     then the rows are computed.
 
     ``swapped_out`` copies device pages (``source``) to host pages (``target``), ``swapped_in`` host pages to device
-    pages; no page is a source and a target in the same step.
+    pages, all of the first before any of the second: a device page may be copied out and filled by a copy in at once.
+    No page is a target twice in one list.
 
     ``epoch`` changes when the executor's record must be thrown away first: the plan is then a snapshot.
     ``num_tokens`` counts all rows including padding, and is never 0 in a plan that is given to an executor.

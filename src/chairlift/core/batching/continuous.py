@@ -6,7 +6,8 @@ if need be), and what they leave of the token budget goes to prompts, running an
 
 from typing import ClassVar, NamedTuple
 
-from chairlift.core.batching.settle_pages import settle_pages
+from chairlift.core.batching.displacement import make_room
+from chairlift.core.batching.settle_pages import can_settle, settle_pages
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -49,8 +50,8 @@ class ContinuousBatching:
                 wanting.append(request)
         joining = [r for r in state.joining.values() if r.num_scheduled_tokens < r.max_computed_tokens]
         wanting.extend(r for r in joining if r.num_scheduled_tokens == r.num_token_slots)
-        if len(wanting) > state.memory.num_available and state.in_flight:
-            # Pages may come back with the step in flight, and its requests cannot be preempted under it.
+        if not can_settle(state, wanting) or not make_room(state, wanting, draft):
+            # Somebody has to give way, and requests of a step in flight cannot; what they need may also come with it.
             return False
         for request in leaving:
             state.leave_decodes(request)
@@ -81,7 +82,7 @@ class ContinuousBatching:
         running = [r for r in state.running.values() if r.num_scheduled_tokens < r.num_tokens and not r.is_decoding]
         # A step that had to preempt admits nobody: the pages it freed are spoken for.
         passed: list[Request] = []
-        candidates = [] if draft.has_preempted else self._find_candidates(passed)
+        candidates = [] if draft.has_preempted else self._find_candidates(passed, draft)
         prompts = [PrefillView(r, r.num_tokens - r.num_scheduled_tokens, is_running=True) for r in running]
         prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in candidates)
         parts = state.policies.chunking.split(budget_tokens, prompts)
@@ -93,13 +94,16 @@ class ContinuousBatching:
                 candidate.request.blocked_on = BlockedOn.BUDGET
                 continue
             # Looked up again, since an admission before this one may have evicted what was found.
-            prefix = state.memory.find_prefix(candidate.request)
-            state.admit(candidate.request, prefix, candidate.num_reserved_tokens, draft)
+            start = state.memory.find_start(candidate.request)
+            if not state.make_available(candidate.request, start, candidate.num_reserved_tokens):
+                candidate.request.blocked_on = BlockedOn.PAGES
+                continue
+            state.admit(candidate.request, start, candidate.num_reserved_tokens, draft)
             state.schedule_chunk(candidate.request, part, draft)
             for other in passed[: candidate.passes]:
                 other.num_passed += 1
 
-    def _find_candidates(self, passed: list[Request]) -> list[_Candidate]:
+    def _find_candidates(self, passed: list[Request], draft: StepDraft) -> list[_Candidate]:
         """Return the waiting requests that could start now, in order, and append to ``passed`` those without pages.
 
         A request that lacks pages may be passed ``max_lookahead`` times; then pages are kept for it, and since every
@@ -114,19 +118,22 @@ class ContinuousBatching:
         if num_slots <= 0 or not state.waiting:
             return candidates
         for request in state.waiting.first(_MAX_LOOKED_AT):
+            if request.request_id in draft.preempted:
+                # It has just made room for somebody else.
+                continue
             if len(candidates) == num_slots:
                 request.blocked_on = BlockedOn.SLOTS
                 break
-            prefix = memory.find_prefix(request)
+            start = memory.find_start(request)
             num_tokens = max(state.policies.admission.reserve_tokens(request), request.num_tokens)
-            needed = memory.num_pages_taken(prefix, num_tokens)
-            if needed <= num_pages:
+            needed = memory.num_pages_taken(start.pages, num_tokens)
+            if needed <= num_pages or needed <= num_pages + state.num_reclaimable(request):
                 num_pages -= needed
                 passes_left -= len(passed) > 0
-                remaining = request.num_tokens - len(prefix) * memory.page_size
+                remaining = request.num_tokens - start.num_tokens
                 candidates.append(_Candidate(request, remaining, num_tokens, len(passed)))
             else:
-                request.blocked_on = BlockedOn.PAGES
+                request.blocked_on = BlockedOn.PAGES if request.host_lease is None else BlockedOn.SWAP_IN
                 passes_left = min(passes_left, state.config.max_lookahead - request.num_passed)
                 passed.append(request)
             if passes_left <= 0:

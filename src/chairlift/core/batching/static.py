@@ -12,6 +12,7 @@ from the tokens before it, and decodes overwrite it::
 
 from typing import ClassVar
 
+from chairlift.core.kv_memory import NOTHING
 from chairlift.core.request import BlockedOn, Phase, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -80,7 +81,7 @@ class StaticBatching:
             self._members.append(request)
         self._longest_prompt_tokens, self._reserved_tokens = prompt_tokens, reserved
         for member in self._members:
-            state.admit(member, [], reserved, draft)
+            state.admit(member, NOTHING, reserved, draft)
 
     def _compute_prompts(self, draft: StepDraft) -> None:
         """Compute padded prompts, as many whole ones as the budget takes, and at least one."""

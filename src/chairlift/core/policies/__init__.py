@@ -8,23 +8,40 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chairlift.config.resolved import SchedulerConfig
-from chairlift.core.policies.admission import AdmissionPolicy, ReservePrompt
+from chairlift.core.fairness import VirtualCounters
+from chairlift.core.policies.admission import AdmissionPolicy, Optimistic, ReserveFull, ReservePrompt
 from chairlift.core.policies.chunking import ChunkingPolicy, ShortestFirst, WholePrompts
 from chairlift.core.policies.eviction import EvictionPolicy, Lru
-from chairlift.core.policies.ordering import Fcfs, OrderingPolicy
-from chairlift.core.policies.preemption import LastAdmitted, PreemptionPolicy
+from chairlift.core.policies.ordering import Deadline, Fcfs, LongestPrefix, OrderingPolicy, Shortest
+from chairlift.core.policies.preemption import Cheapest, LastAdmitted, PreemptionPolicy
+from chairlift.core.work_estimate import WorkEstimate
 from chairlift.errors import ConfigurationError
 
-ORDERING: Mapping[str, Callable[[SchedulerConfig], OrderingPolicy]] = {"fcfs": lambda config: Fcfs()}
-ADMISSION: Mapping[str, Callable[[SchedulerConfig], AdmissionPolicy]] = {
-    "reserve-prompt": lambda config: ReservePrompt()
+
+def _deadline(estimate: WorkEstimate) -> OrderingPolicy:
+    return Deadline(
+        first_token_ns=lambda request: estimate.prefill_ns(request.num_tokens, request.num_computed_tokens),
+        last_token_ns=lambda request: estimate.to_last_token_ns(request, request.num_computed_tokens),
+    )
+
+
+ORDERING: Mapping[str, Callable[[WorkEstimate], OrderingPolicy]] = {
+    "fcfs": lambda estimate: Fcfs(),
+    "priority": lambda estimate: Fcfs(),
+    "deadline": _deadline,
+    "shortest": lambda estimate: Shortest(estimate.remaining_outputs, VirtualCounters.OUTPUT_WEIGHT),
+    "lpm": lambda estimate: LongestPrefix(),
+    "preemptive": lambda estimate: Fcfs(),
+}
+ADMISSION: Mapping[str, Callable[[], AdmissionPolicy]] = {
+    "optimistic": Optimistic,
+    "reserve-prompt": ReservePrompt,
+    "reserve-full": ReserveFull,
 }
 CHUNKING: Mapping[str, Callable[[SchedulerConfig], ChunkingPolicy]] = {
     "shortest-first": lambda config: ShortestFirst(config.long_prefill_token_threshold),
 }
-PREEMPTION: Mapping[str, Callable[[SchedulerConfig], PreemptionPolicy]] = {
-    "last-admitted": lambda config: LastAdmitted(),
-}
+PREEMPTION: Mapping[str, Callable[[], PreemptionPolicy]] = {"last-admitted": LastAdmitted, "cheapest": Cheapest}
 EVICTION: Mapping[str, Callable[[], EvictionPolicy]] = {"lru": Lru}
 
 P = TypeVar("P")
@@ -40,18 +57,18 @@ class Policies:
     preemption: PreemptionPolicy
 
 
-def build_policies(config: SchedulerConfig) -> Policies:
-    """Look up every policy that the configuration names.
+def build_policies(config: SchedulerConfig, estimate: WorkEstimate) -> Policies:
+    """Look up every policy that the configuration names. ``estimate`` is what orders by work or time decide by.
 
     Raises:
         ConfigurationError: no policy has that name; the message lists those there are.
     """
     chunking = _find(CHUNKING, config.chunking_policy, "--chunking-policy")(config)
     return Policies(
-        ordering=_find(ORDERING, config.scheduling_policy, "--scheduling-policy")(config),
-        admission=_find(ADMISSION, config.admission, "--admission")(config),
+        ordering=_find(ORDERING, config.scheduling_policy, "--scheduling-policy")(estimate),
+        admission=_find(ADMISSION, config.admission, "--admission")(),
         chunking=chunking if config.enable_chunked_prefill else WholePrompts(),
-        preemption=_find(PREEMPTION, config.preemption_policy, "--preemption-policy")(config),
+        preemption=_find(PREEMPTION, config.preemption_policy, "--preemption-policy")(),
     )
 
 

@@ -1,0 +1,192 @@
+"""Room for a waiting request that should run instead of one that does: a slot, pages, or both.
+
+Knows nothing of how the request is admitted afterwards, nor of pages that running requests lack.
+
+Who gives way to whom:
+
+- a request of a less urgent tier to one of a more urgent tier, and anybody to a request whose guaranteed turn it is;
+- with ``--scheduling-policy preemptive``, a request that got more than its quantum of output tokens since it was last
+  admitted to one of its own tier that has waited longer than the limit. Otherwise equals never displace each other.
+
+Nobody is displaced unless the waiting request then fits, so no work is lost for nothing. Against going back and forth:
+a request is displaced ``max_preemptions`` times at most; one that came back is left alone until it has a token that it
+did not have before; one whose last token comes with the next step is left alone, since it makes room by itself.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from chairlift.core.events import PreemptionCause
+from chairlift.core.request import Request
+from chairlift.core.state import SchedulerState
+from chairlift.core.step_draft import StepDraft
+
+_MAX_LOOKED_AT = 16
+"""Waiting requests that room is looked for in one step, at most."""
+_NS_PER_MS = 1_000_000
+
+
+class _Move(NamedTuple):
+    """Who makes room for one waiting request, and how many pages must be available once it has been made."""
+
+    victims: list[Request]
+    cause: PreemptionCause
+    num_needed_pages: int
+
+
+def make_room(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> bool:
+    """Displace running requests for waiting ones that should come first; these are admitted like any other then.
+
+    Args:
+        state: what to change.
+        wanting: running requests that need a page in this step; pages for these are left.
+        draft: the step.
+
+    Returns:
+        False if somebody should be displaced and a step in flight must be committed first; nothing has changed then.
+    """
+    if not state.waiting or not _could_displace(state, draft.now_ns):
+        return True
+    finder = _Finder(state, wanting, draft.now_ns)
+    moves = finder.find()
+    if not moves:
+        return True
+    if state.in_flight:
+        return False
+    for move in moves:
+        for victim in move.victims:
+            num_missing = max(0, move.num_needed_pages - state.memory.num_available)
+            state.preempt(victim, move.cause, draft, state.price_victims(draft.now_ns, num_missing, 1))
+    return True
+
+
+def _could_displace(state: SchedulerState, now_ns: int) -> bool:
+    """Whether it is worth a closer look; cheap, since it is asked in every step in which somebody waits."""
+    if not state.running:
+        return False
+    head = state.waiting.first(1)[0]
+    if head.is_promoted or head.priority < max(state.running_tiers):
+        return True
+    return state.config.scheduling_policy == "preemptive" and now_ns >= state.next_quantum_check_ns
+
+
+class _Finder:
+    """Plays the coming admissions through on numbers, and picks victims where they would fail."""
+
+    def __init__(self, state: SchedulerState, wanting: list[Request], now_ns: int) -> None:
+        self._state = state
+        self._now_ns = now_ns
+        self._wanting = {request.request_id for request in wanting}
+        self._num_slots = state.config.max_num_seqs - len(state.running)
+        # Pages for those who run come first, so the newcomers' are on top of these.
+        self._num_needed_pages = len(wanting)
+        self._num_freed_pages = 0
+        self._chosen: dict[int, Request] = {}
+
+    def find(self) -> list[_Move]:
+        """Return who makes room, in order; nobody is named twice."""
+        moves: list[_Move] = []
+        for request in self._state.waiting.first(_MAX_LOOKED_AT):
+            cause_for_equals = self._may_displace_equals(request)
+            if not (cause_for_equals or self._is_more_urgent(request)):
+                if self._state.config.scheduling_policy == "preemptive":
+                    continue
+                break
+            move = self._place(request, cause_for_equals)
+            if move is None:
+                break
+            if move.victims:
+                moves.append(move)
+        if not moves:
+            # Nobody has used up a quantum, or nobody has waited long: that changes slowly.
+            limit_ns = self._state.config.max_equal_wait_ms * _NS_PER_MS
+            self._state.next_quantum_check_ns = self._now_ns + limit_ns // 16
+        return moves
+
+    def _is_more_urgent(self, request: Request) -> bool:
+        return request.is_promoted or request.priority < max(self._state.running_tiers)
+
+    def _may_displace_equals(self, request: Request) -> bool:
+        config = self._state.config
+        if config.scheduling_policy != "preemptive":
+            return False
+        return self._now_ns - request.waiting_since_ns > config.max_equal_wait_ms * _NS_PER_MS
+
+    def _place(self, request: Request, cause_for_equals: bool) -> _Move | None:
+        """Return the move that lets the request in, without victims if it fits as it is; ``None`` if there is none."""
+        state, memory = self._state, self._state.memory
+        start = memory.find_start(request)
+        num_tokens = max(state.policies.admission.reserve_tokens(request), request.num_tokens)
+        needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
+        obtainable = memory.num_available + self._num_freed_pages + state.num_reclaimable(request)
+        lacks_slot, num_missing = self._num_slots < 1, max(0, needed - obtainable)
+        victims: list[Request] = []
+        cause: PreemptionCause = "urgency" if num_missing else "slots"
+        if lacks_slot or num_missing:
+            candidates = self._candidates(request, cause_for_equals)
+            victims = self._choose(candidates, int(lacks_slot), num_missing)
+            if not victims:
+                return None
+            if not self._is_more_urgent_than_all(request, victims):
+                cause = "quantum"
+        self._num_slots += len(victims) - 1
+        self._num_needed_pages = needed
+        self._num_freed_pages += self._frees(victims)
+        self._chosen.update((victim.request_id, victim) for victim in victims)
+        return _Move(victims, cause, needed)
+
+    def _candidates(self, request: Request, with_equals: bool) -> list[Request]:
+        """Return who may be displaced for this request, in the order in which they were admitted."""
+        state, quantum = self._state, self._state.config.quantum_tokens
+        candidates: list[Request] = []
+        for running in state.running.values():
+            if request.is_promoted:
+                gives_way = running.priority >= request.priority or True
+            elif running.priority == request.priority:
+                gives_way = with_equals and running.num_tokens - running.num_admitted_tokens > quantum
+            else:
+                gives_way = running.priority > request.priority
+            if gives_way and self._is_displaceable(running):
+                candidates.append(running)
+        return candidates
+
+    def _is_displaceable(self, running: Request) -> bool:
+        if running.is_promoted or running.num_displacements >= self._state.config.max_preemptions:
+            return False
+        if running.request_id in self._chosen:
+            return False
+        if running.num_preemptions and running.num_tokens == running.num_admitted_tokens:
+            return False
+        return running.num_tokens + 1 < running.num_prompt_tokens + running.max_tokens or not running.is_decoding
+
+    def _choose(self, candidates: list[Request], num_slots: int, num_pages: int) -> list[Request]:
+        """Let the policy choose until there is room, then spare whom it does not take; nobody if there is too little."""
+        state = self._state
+        chosen: list[Request] = []
+        while candidates and not self._suffices(chosen, num_slots, num_pages):
+            prices = state.price_victims(self._now_ns, max(0, num_pages - self._frees(chosen)), 1)
+            victim_id = state.policies.preemption.choose(candidates, prices).request_id
+            chosen.append(next(candidate for candidate in candidates if candidate.request_id == victim_id))
+            candidates = [candidate for candidate in candidates if candidate.request_id != victim_id]
+        if not self._suffices(chosen, num_slots, num_pages):
+            return []
+        for victim in list(chosen):
+            others = [other for other in chosen if other is not victim]
+            if self._suffices(others, num_slots, num_pages):
+                chosen = others
+        return chosen
+
+    def _suffices(self, victims: list[Request], num_slots: int, num_pages: int) -> bool:
+        return len(victims) >= num_slots and self._frees(victims) >= num_pages
+
+    def _frees(self, victims: Iterable[Request]) -> int:
+        """Pages that come free with these: their own, and those that they would have taken in this step."""
+        memory = self._state.memory
+        return sum(
+            len(victim.pages) - memory.num_shared_pages(victim) + (victim.request_id in self._wanting)
+            for victim in victims
+        )
+
+    @staticmethod
+    def _is_more_urgent_than_all(request: Request, victims: list[Request]) -> bool:
+        return request.is_promoted or all(request.priority < victim.priority for victim in victims)
