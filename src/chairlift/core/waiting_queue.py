@@ -1,74 +1,235 @@
 """Waiting requests in the order in which the scheduler looks at them.
 
-Knows nothing of resources; it only keeps the order: tier, then preempted before never started, then the ordering
-policy's rank, then arrival.
+Knows nothing of resources; it only keeps the order: promoted requests, then by tier, by tenant (where tenants take
+turns), preempted before never started, by the ordering policy's rank, by arrival.
 """
 
-import heapq
-from collections.abc import Iterator
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
 
 from chairlift.core.backlog import Backlog
-from chairlift.core.policies.ordering import OrderingPolicy
-from chairlift.core.request import Phase, Request
-
-_Entry = tuple[int, int, float, int, int, Request]
+from chairlift.core.fairness import VirtualCounters
+from chairlift.core.policies.ordering import OrderingPolicy, RerankingPolicy
+from chairlift.core.request import BlockedOn, Phase, Request
+from chairlift.core.waiting_lanes import Entry, Lane, Tier, TierWalk
 
 
 class WaitingQueue:
-    """A heap with constant-time removal: removed entries are skipped when they come up.
+    """Adding costs the logarithm of the length, removing constant time, and looking only what is looked at.
 
-    Looking at the first few takes them out and puts them back, so the cost grows with how many are looked at and not
-    with how many wait.
+    Args:
+        ordering: orders requests of a tier (and tenant).
+        counters: told who waits, and asked for whose turn it is if ``is_fair``.
+        is_fair: whether tenants of a tier take turns by their counters.
+        has_own_lane: whether a tenant's requests can be held back together; under ``is_fair`` everybody's can.
+        count_cached: tokens of a request that are in the prefix tree, for policies that rank again.
     """
 
-    def __init__(self, ordering: OrderingPolicy) -> None:
-        self._ordering = ordering
-        self._heap: list[_Entry] = []
-        self._entries: dict[int, _Entry] = {}
-        self._num_pushed = 0
+    def __init__(
+        self,
+        ordering: OrderingPolicy,
+        counters: VirtualCounters,
+        *,
+        is_fair: bool = False,
+        has_own_lane: Callable[[str], bool] = lambda _: False,
+        count_cached: Callable[[Request], int] = lambda _: 0,
+    ) -> None:
         self.backlog = Backlog()
         """What waits, by tier and tenant."""
         self.num_tokens = 0
         """Tokens of all waiting requests, as known when they entered."""
+        self.blocked_on: BlockedOn | None = None
+        """What those lack whom the scheduler did not look at last time: what the one it stopped at lacked."""
+        self._counters = counters
+        self._count_cached = count_cached
+        self._alive: dict[int, Entry] = {}
+        self._promoted: dict[int, tuple[float, int, Request]] = {}
+        self._tiers: dict[int, Tier] = {}
+        self._tier_order: list[int] = []
+        self._held_back: list[Lane] = []
+        self._num_pushed = 0
+        self._set_order(ordering, is_fair, has_own_lane)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._alive)
 
     def __contains__(self, request_id: int) -> bool:
-        return request_id in self._entries
+        return request_id in self._alive
 
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests, in order; sorts, so for checks and listings only."""
-        return (entry[5] for entry in sorted(self._entries.values(), key=lambda entry: entry[:5]))
+        return iter(self.first(len(self)))
+
+    @property
+    def tiers(self) -> Sequence[int]:
+        """Tiers with waiting requests that are not promoted, most urgent first."""
+        return self._tier_order
+
+    @property
+    def promoted(self) -> Sequence[Request]:
+        """Promoted requests that wait, in the order of their turns."""
+        return [request for _, _, request in sorted(self._promoted.values())] if self._promoted else ()
 
     def push(self, request: Request) -> None:
         """Add a request that is waiting or preempted."""
-        is_fresh = int(request.phase is not Phase.PREEMPTED)
-        # The push number keeps a stale entry of the same request from comparing equal, and requests from comparing.
-        self._num_pushed += 1
-        rank = self._ordering.rank(request)
-        entry = (request.priority, is_fresh, rank, request.sequence, self._num_pushed, request)
-        self._entries[request.request_id] = entry
+        self._place(request)
         self.backlog.add(request)
         self.num_tokens += request.num_tokens
-        heapq.heappush(self._heap, entry)
+        self._counters.start_waiting(request.priority, request.tenant)
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
-        del self._entries[request.request_id]
+        del self._alive[request.request_id]
+        if self._promoted.pop(request.request_id, None) is None:
+            self._leave_lane(request)
         self.backlog.remove(request)
         self.num_tokens -= request.num_tokens
-        if len(self._heap) > 2 * len(self._entries) + 64:
-            self._heap = list(self._entries.values())
-            heapq.heapify(self._heap)
+        self._counters.stop_waiting(request.priority, request.tenant)
+
+    def promote(self, request: Request, turn: float) -> None:
+        """Put a waiting request before everybody but those promoted for an earlier turn."""
+        del self._alive[request.request_id]
+        self._leave_lane(request)
+        request.is_promoted = True
+        self._place(request, turn)
 
     def first(self, limit: int) -> list[Request]:
         """Return the first ``limit`` requests in order, without taking them out."""
-        taken: list[_Entry] = []
-        while self._heap and len(taken) < limit:
-            entry = heapq.heappop(self._heap)
-            if self._entries.get(entry[5].request_id) is entry:
-                taken.append(entry)
-        for entry in taken:
-            heapq.heappush(self._heap, entry)
-        return [entry[5] for entry in taken]
+        found: list[Request] = []
+        with QueueWalk(self) as walk:
+            while len(found) < limit and (request := walk.next()) is not None:
+                found.append(request)
+        return found
+
+    def walk(self) -> "QueueWalk":
+        """Look at the requests in order, one by one, to decide who starts: nobody is held back any more."""
+        for lane in self._held_back:
+            lane.is_held_back = False
+        self._held_back.clear()
+        return QueueWalk(self)
+
+    def oldest(self, tier: int) -> Request | None:
+        """Return the tier's request that arrived first, of those that are neither promoted nor held back."""
+        found = self._tiers.get(tier)
+        return None if found is None else found.oldest()
+
+    def rebuild(
+        self, ordering: OrderingPolicy, *, is_fair: bool, has_own_lane: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """Bring everybody into another order. Arrival, counters and promotions stay."""
+        requests = sorted((entry[4] for entry in self._alive.values()), key=lambda request: request.sequence)
+        turns = {request_id: turn for request_id, (turn, _, _) in self._promoted.items()}
+        self._alive.clear()
+        self._promoted.clear()
+        self._tiers.clear()
+        self._tier_order.clear()
+        self._held_back.clear()
+        self._set_order(ordering, is_fair, has_own_lane)
+        for request in requests:
+            self._place(request, turns.get(request.request_id, 0.0))
+
+    # For the walk.
+
+    def walk_tier(self, tier: int) -> TierWalk:
+        """Look at the requests of one tier."""
+        charge = self._expected_charge if self._is_fair else None
+        return TierWalk(self._tiers[tier], charge, self._rerank, self._window)
+
+    def hold_back(self, lane: Lane) -> None:
+        """Requests of this lane lack what only their own tenant can give back."""
+        lane.is_held_back = True
+        self._held_back.append(lane)
+
+    def _set_order(self, ordering: OrderingPolicy, is_fair: bool, has_own_lane: Callable[[str], bool]) -> None:
+        self._ordering = ordering
+        self._is_fair = is_fair
+        self._has_own_lane = has_own_lane
+        self._window = 1
+        self._rerank: Callable[[Request], float] | None = None
+        if isinstance(ordering, RerankingPolicy):
+            count_cached, policy = self._count_cached, ordering
+            self._window = policy.window
+            self._rerank = lambda request: policy.rerank(request, count_cached(request))
+
+    def _place(self, request: Request, turn: float = 0.0) -> None:
+        is_fresh = int(request.phase is not Phase.PREEMPTED)
+        self._num_pushed += 1
+        rank = 0.0 if request.is_promoted else self._ordering.rank(request)
+        entry = (is_fresh, rank, request.sequence, self._num_pushed, request)
+        self._alive[request.request_id] = entry
+        if request.is_promoted:
+            self._promoted[request.request_id] = (turn, request.sequence, request)
+            return
+        tier = self._tiers.get(request.priority)
+        if tier is None:
+            tier = self._tiers[request.priority] = Tier(self._counter_of(request.priority))
+            insort(self._tier_order, request.priority)
+        name = self._lane_name(request)
+        lane = tier.lanes.get(name)
+        if lane is None:
+            lane = tier.lanes[name] = Lane(name, self._alive)
+        tier.push(lane, entry)
+
+    def _leave_lane(self, request: Request) -> None:
+        """The request's entry is not alive any more; it was not promoted."""
+        tier = self._tiers[request.priority]
+        tier.remove(tier.lanes[self._lane_name(request)])
+        if tier.num_requests == 0:
+            del self._tiers[request.priority]
+            self._tier_order.remove(request.priority)
+
+    def _lane_name(self, request: Request) -> str:
+        return request.tenant if self._is_fair or self._has_own_lane(request.tenant) else ""
+
+    def _counter_of(self, tier: int) -> Callable[[str], float] | None:
+        return (lambda tenant: self._counters.value(tier, tenant)) if self._is_fair else None
+
+    def _expected_charge(self, request: Request) -> float:
+        if request.phase is Phase.PREEMPTED:
+            return 0.0
+        return self._counters.cost_of_prompt(request.tenant, request.num_tokens)
+
+
+class QueueWalk:
+    """Looks at waiting requests in order until it is closed; nobody may be pushed or removed meanwhile."""
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        self._queue = queue
+        self._promoted = iter(queue.promoted)
+        self._tiers = iter(list(queue.tiers))
+        self._tier: TierWalk | None = None
+
+    def __enter__(self) -> "QueueWalk":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_tier()
+
+    def next(self) -> Request | None:
+        """Return the next request, or ``None`` at the end."""
+        for request in self._promoted:
+            return request
+        while True:
+            if self._tier is None:
+                tier = next(self._tiers, None)
+                if tier is None:
+                    return None
+                self._tier = self._queue.walk_tier(tier)
+            request = self._tier.next()
+            if request is not None:
+                return request
+            self._close_tier()
+
+    def hold_back(self) -> None:
+        """The last request lacks what only its own tenant can give back: skip all that can be held back with it."""
+        lane = None if self._tier is None else self._tier.hold_back_lane()
+        if lane is not None:
+            self._queue.hold_back(lane)
+
+    def _close_tier(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None
