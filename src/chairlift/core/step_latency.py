@@ -26,6 +26,9 @@ _HUBER = 3.0
 _ERROR_RATE = 0.05
 _LEAST_ERROR = 0.01
 _MOST_ERROR = 1.0
+_DRIFT_RATE = 1 / 8
+_MOST_SURPRISE = 1.5
+"""Part by which one step can seem slower or faster to the drift."""
 _RIDGE = 1e-7
 _MOST_GROWTH = 2
 _UNBOUNDED_TOKENS = 1 << 30
@@ -43,6 +46,8 @@ class StepLatencyModel:
     - A step that is far off counts by the size of the usual error, not by its own: a first step that compiles, or a
       machine that stalls, moves the estimate as little as a step that was three errors off. If the machine really
       became slower, every step says so, and the usual error grows until they count.
+    - All coefficients are scaled by one drift factor that follows the last few steps, for what changes within seconds:
+      a neighbour on the machine, a clock rate, a kind of step that the three coefficients fit badly.
     - The estimate changes at fixed counts of steps and never because somebody asks, so that a replay agrees.
     """
 
@@ -50,6 +55,7 @@ class StepLatencyModel:
         self._first: list[tuple[float, float, float]] = []
         self._strata: list[_Sums | None] = [None] * _NUM_STRATA
         self._c = self._a = self._b = 0.0
+        self._drift = 1.0
         self._error = _LEAST_ERROR
         self._num_observed = 0
         self._largest_tokens = 0
@@ -73,9 +79,9 @@ class StepLatencyModel:
     def coefficients_ns(self) -> tuple[float, float, float]:
         """``(c, a, b)``: nanoseconds per step, per token and per token of context; none is negative."""
         return (
-            self._c * _NS_PER_MS,
-            self._a * _NS_PER_MS / _TOKENS_UNIT,
-            self._b * _NS_PER_MS / _CONTEXT_UNIT,
+            self._drift * self._c * _NS_PER_MS,
+            self._drift * self._a * _NS_PER_MS / _TOKENS_UNIT,
+            self._drift * self._b * _NS_PER_MS / _CONTEXT_UNIT,
         )
 
     def observe(self, num_tokens: int, num_context_tokens: int, duration_ns: int) -> None:
@@ -99,6 +105,7 @@ class StepLatencyModel:
         weight = (1.0 if error <= limit else limit / error) / (expected_ms * expected_ms)
         self._error += _ERROR_RATE * (min(error, 1.5 * limit) - self._error)
         self._error = min(max(self._error, _LEAST_ERROR), _MOST_ERROR)
+        self._drift += _DRIFT_RATE * (min(max(time_ms / expected_ms, 1 / _MOST_SURPRISE), _MOST_SURPRISE) - self._drift)
         self._add(tokens, context, time_ms, weight)
         if self._num_observed % _FIT_EVERY == 0:
             self._fit()
@@ -106,7 +113,7 @@ class StepLatencyModel:
     def predict_ns(self, num_tokens: int, num_context_tokens: int) -> int:
         """Estimate the duration of a step; 0 before :attr:`is_ready`. Never less for more tokens or more context."""
         time_ms = self._c + self._a * (num_tokens / _TOKENS_UNIT) + self._b * (num_context_tokens / _CONTEXT_UNIT)
-        return round(time_ms * _NS_PER_MS)
+        return round(time_ms * self._drift * _NS_PER_MS)
 
     def tokens_within(
         self, target_ns: float, num_context_tokens: int, *, num_decodes: int = 0, prompt_start: int = 0
