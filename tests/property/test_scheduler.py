@@ -43,8 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(
         self, num_pages, page_size, max_num_seqs, spare_tokens, depth, chunked, caching, lookahead, threshold
     ) -> None:
-        self.page_size, self.depth = page_size, depth
-        self.log = EventLog()
+        self.prepare(depth, page_size)
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=max_num_seqs,
@@ -59,6 +58,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             events=self.log,
         )
         self.executor = FakeExecutor(num_pages, page_size, vocab_size=VOCAB_SIZE, step_duration_ns=1)
+
+    def prepare(self, depth, page_size) -> None:
+        """Everything but the scheduler and its executor."""
+        self.page_size, self.depth = page_size, depth
+        self.log = EventLog()
         self.mirror = PlanState()
         self.in_flight: deque[tuple[StepPlan, Any]] = deque()
         self.expected: dict[int, list[int]] = {}

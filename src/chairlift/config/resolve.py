@@ -19,6 +19,7 @@ def resolve_configs(
     max_model_len: int,
     num_pages: int,
     num_host_pages: int = 0,
+    page_bytes: int | None = None,
     tenants: TenantTable | None = None,
     is_offline: bool = False,
 ) -> tuple[SchedulerConfig, CacheConfig]:
@@ -31,6 +32,7 @@ def resolve_configs(
         max_model_len: prompt plus output tokens of one request at most, as the model allows.
         num_pages: KV pages there is memory for.
         num_host_pages: pages there is memory for in ``--swap-space``.
+        page_bytes: KV bytes of a page.
         tenants: what each of them may have; nobody differs from the default one if absent.
         is_offline: whether throughput counts more than the gap between two tokens.
 
@@ -42,6 +44,7 @@ def resolve_configs(
     cache = CacheConfig(
         num_pages=num_pages,
         num_host_pages=num_host_pages,
+        page_bytes=page_bytes,
         page_size=settings.cache.page_size,
         enable_prefix_caching=settings.cache.enable_prefix_caching,
         eviction_policy=settings.cache.eviction_policy,

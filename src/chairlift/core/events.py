@@ -3,6 +3,7 @@
 Knows nothing of its readers. Times are nanoseconds on the caller's clock; steps are step numbers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,11 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A waiting request got a slot and pages; ``num_cached_tokens`` of its tokens were found in the prefix tree."""
+    """A waiting request got a slot and pages; ``num_cached_tokens`` of its tokens need not be computed.
+
+    They were found in the prefix tree or, at a resume, in pages that it had kept, on the device or in host memory.
+    ``num_recomputed_tokens`` were computed before it was preempted and will be computed again.
+    """
 
     request_id: int
     now_ns: int
@@ -28,6 +33,9 @@ class Admitted:
     num_cached_tokens: int
     num_queried_tokens: int
     is_resume: bool
+    num_recomputed_tokens: int = 0
+    num_swapped_pages: int = 0
+    """Pages copied back from the host tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """Settings changed while running: the new values, by field of the scheduler's configuration."""
+
+    now_ns: int
+    changes: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class PagesCached:
     """Pages entered the prefix tree, by number and key."""
 
@@ -108,4 +124,15 @@ class PageEvicted:
     page: int
 
 
-Event = Queued | Admitted | Scheduled | Preempted | TokensEmitted | StepCommitted | Finished | PagesCached | PageEvicted
+Event = (
+    Queued
+    | Admitted
+    | Scheduled
+    | Preempted
+    | TokensEmitted
+    | StepCommitted
+    | Finished
+    | Reconfigured
+    | PagesCached
+    | PageEvicted
+)

@@ -15,7 +15,14 @@ from chairlift.errors import InvariantError
 def check(scheduler: Scheduler) -> list[str]:
     """Return every contradiction found, in words; nothing if all is well. Costs time linear in pages and requests."""
     state = scheduler.state
-    return [*_check_pages(state), *_check_tree(state), *_check_requests(scheduler), *_check_batch(scheduler)]
+    return [
+        *_check_pages(state),
+        *_check_host_pages(state),
+        *_check_tree(state),
+        *_check_requests(scheduler),
+        *_check_waiting(state),
+        *_check_batch(scheduler),
+    ]
 
 
 def require(scheduler: Scheduler) -> None:
@@ -34,6 +41,7 @@ def require(scheduler: Scheduler) -> None:
 def _holders(state: SchedulerState) -> Iterator[Request]:
     yield from state.running.values()
     yield from state.departing.values()
+    yield from state.holders.values()
 
 
 def _check_pages(state: SchedulerState) -> Iterator[str]:
@@ -54,6 +62,20 @@ def _check_pages(state: SchedulerState) -> Iterator[str]:
     for request in _holders(state):
         if len(set(request.pages)) != len(request.pages):
             yield f"request {request.request_id} has a page twice: {request.pages}"
+
+
+def _check_host_pages(state: SchedulerState) -> Iterator[str]:
+    pool = state.host.pool
+    leases = [request.host_lease for request in state.requests.values() if request.host_lease is not None]
+    leases.extend(lease for record in state.in_flight for lease in record.host_leases)
+    held = Counter(page for lease in leases for page in lease.pages)
+    free = Counter(pool.free_pages)
+    for page in range(pool.num_pages):
+        if not held[page] + free[page] == pool.references(page) + free[page] == 1:
+            yield f"host page {page} has {held[page]} holders and is in the free list {free[page]} times"
+    for record in state.in_flight:
+        if record.host_leases and not record.num_swapped_pages:
+            yield f"step {record.step} holds host pages and copies none"
 
 
 def _check_tree(state: SchedulerState) -> Iterator[str]:
@@ -87,8 +109,8 @@ def _check_requests(scheduler: Scheduler) -> Iterator[str]:
             yield f"{request!r} thinks it has {request.num_token_slots} token slots"
         if is_running and request.num_scheduled_tokens > request.num_token_slots:
             yield f"{request!r} computes tokens that it has no page for"
-        if is_waiting and (request.pages or request.num_in_flight):
-            yield f"{request!r} waits and holds pages or is in flight"
+        if is_waiting and request.num_in_flight:
+            yield f"{request!r} waits and is in flight"
         if request.num_output_tokens > max(request.max_tokens, 0):
             yield f"{request!r} has more output than max_tokens {request.max_tokens}"
     for request in state.departing.values():
@@ -96,10 +118,36 @@ def _check_requests(scheduler: Scheduler) -> Iterator[str]:
             yield f"{request!r} departs and is alive"
 
 
+def _check_waiting(state: SchedulerState) -> Iterator[str]:
+    page_size = state.memory.page_size
+    for request in state.requests.values():
+        num_kept, is_holder = len(request.pages), request.request_id in state.holders
+        if request.phase is Phase.RUNNING:
+            if request.host_lease is not None or request.num_swapped_tokens or is_holder:
+                yield f"{request!r} runs and counts as one that waits with what it kept"
+            continue
+        if is_holder != (num_kept > 0) or (num_kept and request.phase is not Phase.PREEMPTED):
+            yield f"{request!r} waits with {num_kept} pages and counts as a holder: {is_holder}"
+        if not num_kept * page_size >= request.num_computed_tokens == request.num_scheduled_tokens:
+            yield f"{request!r} kept {num_kept} pages, too few for what they should hold"
+        if num_kept > state.memory.pages_for(request.num_computed_tokens):
+            yield f"{request!r} kept pages that hold nothing"
+        num_host_pages = 0 if request.host_lease is None else len(request.host_lease.pages)
+        if num_host_pages != state.memory.pages_for(request.num_swapped_tokens) or (num_host_pages and num_kept):
+            yield f"{request!r} has {num_host_pages} host pages for {request.num_swapped_tokens} tokens"
+        if max(request.num_computed_tokens, request.num_swapped_tokens) >= request.num_tokens:
+            yield f"{request!r} waits and has nothing left to compute"
+    for request in state.holders.values():
+        if request.request_id not in state.waiting:
+            yield f"{request!r} counts as a holder and does not wait"
+
+
 def _check_batch(scheduler: Scheduler) -> Iterator[str]:
     state = scheduler.state
     if len(state.running) > scheduler.config.max_num_seqs:
         yield f"{len(state.running)} requests run in {scheduler.config.max_num_seqs} slots"
+    if Counter(request.priority for request in state.running.values()) != Counter(state.running_tiers):
+        yield f"running requests are not of the tiers {state.running_tiers}"
     if len(state.waiting) != sum(1 for _ in state.waiting):
         yield "the waiting queue miscounts"
     known = {**state.running, **state.departing}

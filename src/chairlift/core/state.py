@@ -105,6 +105,16 @@ class SchedulerState:
         num_cached_tokens = max(len(self.memory.find_prefix(request)) * self.memory.page_size, request.num_computed_tokens)
         return self.estimate.prefill_ns(request.num_tokens, num_cached_tokens)
 
+    def reconfigure(self, config: SchedulerConfig) -> None:
+        """Other limits and policies hold from now on. Who runs, runs on; who waits keeps its arrival and counters."""
+        self.config = config
+        self.policies = build_policies(config, self.estimate)
+        self.waiting.rebuild(
+            self.policies.ordering, is_fair=config.tenant_order == "fair", has_own_lane=self.has_quota
+        )
+        self.ledger.share.share = config.guaranteed_share
+        self.expiry.reconfigure(config.queue_timeout_s, self.requests.values())
+
     def enqueue(self, request: Request, now_ns: int) -> None:
         """A new request arrives."""
         request.arrival_ns = request.waiting_since_ns = now_ns
@@ -159,13 +169,21 @@ class SchedulerState:
                     num_cached_tokens=request.num_computed_tokens,
                     num_queried_tokens=request.num_tokens,
                     is_resume=is_resume,
+                    num_recomputed_tokens=max(0, request.num_peak_tokens - start.num_tokens),
+                    num_swapped_pages=start.num_host_pages,
                 )
             )
 
-    def grow(self, request: Request, draft: StepDraft) -> None:
-        """Give a running request one more page."""
-        draft.grown.append(PageGrowth(request.request_id, tuple(self.memory.grow(request, 1))))
-        request.num_token_slots += self.memory.page_size
+    def grow(self, request: Request, draft: StepDraft, num_pages: int = 1) -> None:
+        """Give a running request more pages."""
+        if num_pages:
+            draft.grown.append(PageGrowth(request.request_id, tuple(self.memory.grow(request, num_pages))))
+            request.num_token_slots += self.memory.page_size * num_pages
+
+    def count_held_pages(self, tenant: str) -> int:
+        """Pages in the page tables of the tenant's requests; one that two of them share counts twice."""
+        holders = [*self.running.values(), *self.holders.values()]
+        return sum(len(request.pages) for request in holders if request.tenant == tenant)
 
     def schedule_chunk(self, request: Request, length: int, draft: StepDraft, *, padding: int = 0) -> None:
         """Put the request's next ``length`` tokens into the step, and ``padding`` rows after them."""

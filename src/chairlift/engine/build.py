@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
 from chairlift.config.resolve import resolve_configs
+from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
+from chairlift.config.sizes import format_bytes
 from chairlift.core.ports import EventSink, Executor
 from chairlift.core.scheduler import Scheduler
 from chairlift.core.stepper import Stepper
@@ -16,6 +18,7 @@ from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.engine_events import EngineEvents
 from chairlift.engine.messages import ModelInfo
 from chairlift.engine.runner import EngineRunner
+from chairlift.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class BuiltEngine:
 class _LoadedModel:
     executor: Executor
     num_pages: int
+    num_host_pages: int
+    page_bytes: int
     max_model_len: int
     dtype: str
     vocab_size: int
@@ -55,7 +60,12 @@ def pin_model(settings: Settings, source: ModelSource | None) -> Settings:
 
 
 def build_engine(
-    settings: Settings, source: ModelSource | None, *, is_offline: bool = False, events: EventSink | None = None
+    settings: Settings,
+    source: ModelSource | None,
+    *,
+    tenants: TenantTable | None = None,
+    is_offline: bool = False,
+    events: EventSink | None = None,
 ) -> BuiltEngine:
     """Load the model and put the engine around it.
 
@@ -65,8 +75,19 @@ def build_engine(
     """
     loaded = _load_fake(settings) if source is None else _load_torch(settings, source, is_offline=is_offline)
     scheduler_config, cache_config = resolve_configs(
-        settings, max_model_len=loaded.max_model_len, num_pages=loaded.num_pages, is_offline=is_offline
+        settings,
+        max_model_len=loaded.max_model_len,
+        num_pages=loaded.num_pages,
+        num_host_pages=loaded.num_host_pages,
+        page_bytes=loaded.page_bytes,
+        tenants=tenants,
+        is_offline=is_offline,
     )
+    if scheduler_config.preemption_mode == "swap" and cache_config.num_host_pages == 0:
+        raise ConfigurationError(
+            f"--preemption-mode swap needs --swap-space: {settings.cache.swap_space} holds no page of "
+            f"{format_bytes(loaded.page_bytes)}"
+        )
     engine_events = EngineEvents(scheduler_config, cache_config, events)
     scheduler = Scheduler(scheduler_config, cache_config, events=engine_events)
     stepper = Stepper(scheduler, loaded.executor, settings.scheduler.pipeline_depth)
@@ -87,10 +108,12 @@ def build_engine(
 
 def _load_fake(settings: Settings) -> _LoadedModel:
     page_size = settings.cache.page_size
-    num_pages = fake_model.pool_size(settings.cache)
+    num_pages, num_host_pages = fake_model.pool_size(settings.cache), fake_model.host_tier_size(settings.cache)
     return _LoadedModel(
-        executor=fake_model.build_executor(num_pages, page_size),
+        executor=fake_model.build_executor(num_pages, page_size, num_host_pages),
         num_pages=num_pages,
+        num_host_pages=num_host_pages,
+        page_bytes=fake_model.KV_BYTES_PER_TOKEN * page_size,
         max_model_len=settings.model.max_model_len or fake_model.MAX_MODEL_LEN,
         dtype="float32",
         vocab_size=ByteTokenizer.vocab_size,
@@ -115,6 +138,8 @@ def _load_torch(settings: Settings, source: ModelSource, *, is_offline: bool) ->
     return _LoadedModel(
         executor=built.executor,
         num_pages=built.num_pages,
+        num_host_pages=built.num_host_pages,
+        page_bytes=built.page_bytes,
         max_model_len=built.max_model_len,
         dtype=built.dtype,
         vocab_size=built.vocab_size,

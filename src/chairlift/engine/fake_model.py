@@ -47,6 +47,26 @@ def pool_size(cache: CacheSettings) -> int:
     return num_pages
 
 
-def build_executor(num_pages: int, page_size: int) -> FakeExecutor:
+def host_tier_size(cache: CacheSettings) -> int:
+    """Return how many pages ``--swap-space`` stands for; none if it is smaller than a page.
+
+    Raises:
+        ConfigurationError: more than the toy model takes.
+    """
+    num_pages = parse_bytes(cache.swap_space, setting="--swap-space") // (KV_BYTES_PER_TOKEN * cache.page_size)
+    if num_pages > _MAX_PAGES:
+        raise ConfigurationError(
+            f"--swap-space is {cache.swap_space}: {num_pages} pages, but the toy model takes {_MAX_PAGES}"
+        )
+    return num_pages
+
+
+def build_executor(num_pages: int, page_size: int, num_host_pages: int = 0) -> FakeExecutor:
     """Return the executor of the toy model."""
-    return FakeExecutor(num_pages, page_size, vocab_size=ByteTokenizer.vocab_size, model=readable_token)
+    return FakeExecutor(
+        num_pages,
+        page_size,
+        num_host_pages=num_host_pages,
+        vocab_size=ByteTokenizer.vocab_size,
+        model=readable_token,
+    )

@@ -6,9 +6,10 @@ token, because what a step writes and reads are plain lists of page slots.
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from chairlift.core.step_plan import Chunk, PlanState, StepPlan, StepResult
+from chairlift.core.step_plan import Chunk, PageCopy, PlanState, StepPlan, StepResult
 from chairlift.errors import ChairliftError
 from chairlift.execution.fake.model import NextToken, allowed_token, next_token
 
@@ -27,8 +28,10 @@ class FakeExecutor:
 
     Args:
         num_pages, page_size: the pool, as the scheduler knows it.
+        num_host_pages: the host tier, for the KV of preempted requests.
         vocab_size: tokens are below this.
         step_duration_ns: reported as each step's duration; the real one is measured if absent.
+        copy_duration_ns: reported for each page that is copied between device and host; measured if absent.
         model: the next token of a context; the hash of :func:`next_token` if not given.
         pace_s: how long a step takes at least, to play a slower machine.
     """
@@ -38,17 +41,21 @@ class FakeExecutor:
         num_pages: int,
         page_size: int,
         *,
+        num_host_pages: int = 0,
         vocab_size: int = 1000,
         step_duration_ns: int | None = None,
+        copy_duration_ns: int | None = None,
         model: NextToken = next_token,
         pace_s: float = 0.0,
     ) -> None:
         self.vocab_size = vocab_size
         self._page_size = page_size
         self._slots = [_UNWRITTEN] * (num_pages * page_size)
+        self._host_slots = [_UNWRITTEN] * (num_host_pages * page_size)
         self._state = PlanState()
         self._submitted: deque[_Handle] = deque()
         self._step_duration_ns = step_duration_ns
+        self._copy_duration_ns = copy_duration_ns
         self._model = model
         self._pace_s = pace_s
         self.num_steps = 0
@@ -67,14 +74,18 @@ class FakeExecutor:
         """
         if not self._submitted or self._submitted.popleft() is not handle:
             raise ChairliftError(f"step {handle.plan.step} was not the oldest one submitted")
+        plan = handle.plan
         start_ns = time.perf_counter_ns()
-        tokens = self._run(handle.plan)
+        self._copy(plan.swapped_out, self._slots, self._host_slots)
+        self._copy(plan.swapped_in, self._host_slots, self._slots)
+        swap_duration_ns = self._swap_duration_ns(plan, start_ns)
+        tokens = self._run(plan)
         if self._pace_s:
             time.sleep(self._pace_s)
         duration_ns = self._step_duration_ns
         if duration_ns is None:
             duration_ns = time.perf_counter_ns() - start_ns
-        return StepResult(handle.plan.step, tuple(tokens), duration_ns)
+        return StepResult(plan.step, tuple(tokens), duration_ns, swap_duration_ns=swap_duration_ns)
 
     def close(self) -> None:
         """Forget everything."""
@@ -84,10 +95,7 @@ class FakeExecutor:
         self.num_steps += 1
         state = self._state
         state.apply(plan)
-        for copy in plan.copies:
-            size = self._page_size
-            source, target = copy.source * size, copy.target * size
-            self._slots[target : target + size] = self._slots[source : source + size]
+        self._copy(plan.copies, self._slots, self._slots)
         rows = len(state.decodes) + sum(chunk.length + chunk.padding for chunk in plan.chunks)
         if rows != plan.num_tokens or len(state.decodes) != plan.num_decodes:
             raise ChairliftError(f"step {plan.step} announces {plan.num_tokens} rows and has {rows}")
@@ -102,6 +110,23 @@ class FakeExecutor:
         tokens.extend(self._sample_chunk(chunk) for chunk in plan.chunks if chunk.samples)
         state.advance(plan, tokens)
         return tokens
+
+    def _copy(self, copies: Sequence[PageCopy], source_slots: list[int], target_slots: list[int]) -> None:
+        size = self._page_size
+        for copy in copies:
+            source, target = copy.source * size, copy.target * size
+            page = source_slots[source : source + size]
+            if len(page) != size or target + size > len(target_slots):
+                raise ChairliftError(f"there is no page {copy.source} or no page {copy.target} to copy to")
+            target_slots[target : target + size] = page
+
+    def _swap_duration_ns(self, plan: StepPlan, start_ns: int) -> int:
+        num_copies = len(plan.swapped_out) + len(plan.swapped_in)
+        if num_copies == 0:
+            return 0
+        if self._copy_duration_ns is not None:
+            return num_copies * self._copy_duration_ns
+        return time.perf_counter_ns() - start_ns
 
     def _sample_chunk(self, chunk: Chunk) -> int:
         return self._sample(chunk.request_id, chunk.start + chunk.length)

@@ -15,6 +15,7 @@ from chairlift.execution.torch_backend.batch import StandingBatch
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
 from chairlift.execution.torch_backend.device import available_memory_bytes, computes_bfloat16, num_usable_cores
 from chairlift.execution.torch_backend.executor import TorchExecutor
+from chairlift.execution.torch_backend.host_cache import HostCache
 from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.models import load_model
@@ -30,6 +31,8 @@ class BuiltExecutor:
 
     executor: TorchExecutor
     num_pages: int
+    num_host_pages: int
+    page_bytes: int
     page_size: int
     max_model_len: int
     dtype: str
@@ -64,11 +67,14 @@ def build_executor(
     max_model_len = _choose_max_model_len(model.max_model_len, config)
     shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, cache.page_size, dtype)
     num_pages = _choose_num_pages(cache, shape, max_model_len, _activation_bytes(config, max_num_batched_tokens))
+    num_host_pages = _choose_num_host_pages(cache, shape, num_pages)
     device = torch.device("cpu")
+    kv_cache = KVCache(shape, num_pages, device)
     executor = TorchExecutor(
         loaded,
-        KVCache(shape, num_pages, device),
+        kv_cache,
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
+        host_cache=HostCache(kv_cache, num_host_pages),
         draw=kernel_set.draw,
         runs_ahead=pipeline_depth > 1,
         on_close=kernel_set.close,
@@ -79,6 +85,8 @@ def build_executor(
     return BuiltExecutor(
         executor=executor,
         num_pages=num_pages,
+        num_host_pages=num_host_pages,
+        page_bytes=shape.page_bytes,
         page_size=cache.page_size,
         max_model_len=max_model_len,
         dtype=dtype_name,
@@ -88,6 +96,7 @@ def build_executor(
             f"{source.name} in {dtype_name} on {threads} with {kernel_set.description}; "
             f"KV memory {format_bytes(num_pages * shape.page_bytes)}: {num_pages} pages of {cache.page_size}, "
             f"{num_tokens} tokens, {num_tokens / max_model_len:.1f} requests of the full {max_model_len} tokens"
+            f"{_describe_host_tier(num_host_pages, shape)}"
         ),
     )
 
@@ -128,6 +137,27 @@ def _choose_num_pages(cache: CacheSettings, shape: KVShape, max_model_len: int, 
             f"{format_bytes(needed_pages * shape.page_bytes)} ({needed_pages} pages of --page-size {shape.page_size})"
         )
     return num_pages
+
+
+def _choose_num_host_pages(cache: CacheSettings, shape: KVShape, num_pages: int) -> int:
+    num_bytes = parse_bytes(cache.swap_space, setting="--swap-space")
+    free_bytes = max(0, available_memory_bytes() - num_pages * shape.page_bytes)
+    if num_bytes > free_bytes:
+        raise ConfigurationError(
+            f"--swap-space {cache.swap_space} is more than the {format_bytes(free_bytes)} that are free beside "
+            f"{format_bytes(num_pages * shape.page_bytes)} of KV memory"
+        )
+    if 0 < num_bytes < shape.page_bytes:
+        raise ConfigurationError(
+            f"--swap-space {cache.swap_space} does not hold one KV page of {format_bytes(shape.page_bytes)}"
+        )
+    return shape.num_pages(num_bytes)
+
+
+def _describe_host_tier(num_host_pages: int, shape: KVShape) -> str:
+    if num_host_pages == 0:
+        return ""
+    return f"; {num_host_pages} more pages in {format_bytes(num_host_pages * shape.page_bytes)} of --swap-space"
 
 
 def _activation_bytes(config: ModelConfig, num_tokens: int) -> int:
