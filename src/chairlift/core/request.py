@@ -63,6 +63,8 @@ class BlockedOn(Enum):
     """Its tenant's requests hold as many KV pages as the tenant may."""
     RESERVED = "reserved"
     """What it needs is kept for a request before it that was passed often enough."""
+    PREFIX = "prefix"
+    """A running request is just computing its next pages, which it can then share."""
     SWAP_IN = "swap_in"
     """Its KV lies in host memory and needs pages to come back to."""
     GROUP = "group"

@@ -4,14 +4,15 @@ Knows nothing of how steps are executed; time comes in as an argument, and all s
 ``abort``, ``finish``, ``plan`` and ``commit``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
-from chairlift.core.batching import BATCHING
-from chairlift.core.events import Scheduled, StepCommitted, TokensEmitted
+from chairlift.core.batching import BATCHING, BatchingMode
+from chairlift.core.events import Reconfigured, Scheduled, StepCommitted, TokensEmitted
 from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.ports import EventSink, PageKeyer
+from chairlift.core.reconfiguration import change_config
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import InFlightStep, StepDraft, describe
@@ -52,7 +53,7 @@ class Scheduler:
         if scheduler.batching not in BATCHING:
             raise ConfigurationError(f"--batching {scheduler.batching!r} is unknown; there are: {', '.join(BATCHING)}")
         mode = BATCHING[scheduler.batching]
-        self._config = scheduler
+        self._config = self._built_config = scheduler
         self._cache = cache
         self._events = events
         self._keyer = keyer if keyer is not None else DigestKeyer()
@@ -64,6 +65,7 @@ class Scheduler:
         self._step_budget = StepBudget(self._latency, cache.page_size)
         self._waits = WaitPredictor(self._latency)
         self._ended_ns = 0
+        self._expired: list[RequestUpdate] = []
         self._next_step = 0
         self._epoch = 0
 
@@ -76,6 +78,11 @@ class Scheduler:
     def config(self) -> SchedulerConfig:
         """Limits and policies in force."""
         return self._config
+
+    @property
+    def batching(self) -> type[BatchingMode]:
+        """How steps are filled."""
+        return type(self._batching)
 
     @property
     def latency(self) -> StepLatencyModel:
@@ -146,6 +153,15 @@ class Scheduler:
                 f"the prompt has {prompt} tokens, but all KV pages together hold {slots} (--kv-cache-memory)",
                 param="prompt",
             )
+        quota = self._config.tenant(request.tenant).max_kv_pages
+        if quota is not None and prompt > quota * self._cache.page_size:
+            raise RequestTooLongError(
+                f"the prompt has {prompt} tokens, but this tenant's KV pages hold {quota * self._cache.page_size} "
+                "(max_kv_pages)",
+                param="prompt",
+            )
+        if quota is not None:
+            slots = min(slots, quota * self._cache.page_size)
         # The last output token is never computed, so it needs no slot.
         room = min(length, slots + 1) - prompt
         wanted = request.sampling.max_tokens
@@ -170,12 +186,46 @@ class Scheduler:
         self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
         return True
 
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When the scheduler has to be asked for a plan at the latest, since somebody's time runs out then."""
+        return self._state.expiry.next_ns
+
+    def expire(self, now_ns: int) -> None:
+        """End requests that waited too long or can no longer meet their deadline; every plan does so first."""
+        state = self._state
+        for request, reason in state.expiry.take_due(now_ns):
+            state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
+            self._expired.append(
+                RequestUpdate(request.request_id, (), reason, None, request.num_cached_tokens or 0, None)
+            )
+
+    def take_expired(self) -> list[RequestUpdate]:
+        """Return what became of requests whose time ran out, once; no step tells of them."""
+        expired, self._expired = self._expired, []
+        return expired
+
+    def reconfigure(self, changes: Mapping[str, object], now_ns: int) -> None:
+        """Change limits and policies, by field of the configuration; counters and places in the queue stay.
+
+        A lower number of slots or pages displaces nobody: those who run go on, and nobody new starts until it holds.
+
+        Raises:
+            ConfigurationError: a value is unknown, fixed or does not work with the others; nothing has changed.
+        """
+        config = change_config(self._config, self._built_config, self._cache, changes)
+        self._config = config
+        self._state.reconfigure(config)
+        if self._events is not None:
+            self._events.emit(Reconfigured(now_ns, dict(changes)))
+
     def plan(self, now_ns: int) -> StepPlan | None:
         """Decide the next step and reserve what it needs.
 
         Returns ``None`` if there is nothing to compute, or if a step in flight must be committed first.
         """
         state = self._state
+        self.expire(now_ns)
         draft = StepDraft(self._next_step, now_ns, TokenBudget(self._limit_tokens()))
         if not self._batching.compose(draft):
             return None
@@ -184,6 +234,7 @@ class Scheduler:
             self._step_budget.paused()
             return None
         self._note_size(draft)
+        state.ledger.end_step(draft, state.waiting)
         left = tuple(request_id for request_id in state.left if request_id not in state.ended)
         copies = state.host.take_copies()
         plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=left, swapped_out=copies)
@@ -335,6 +386,23 @@ class Scheduler:
             num_wasted,
             len(record.decodes) + len(record.chunks) - num_wasted,
         )
+
+    def jump_steps(self, starts_ns: Sequence[int], durations_ns: Sequence[int]) -> int:
+        """Note steps of the standing decodes that nobody planned; :mod:`~.fast_forward` has moved the requests.
+
+        Returns the number of the first of them.
+        """
+        state, first_step = self._state, self._next_step
+        for planned_ns, duration_ns in zip(starts_ns, durations_ns, strict=True):
+            draft = StepDraft(self._next_step, planned_ns, TokenBudget(self._config.max_num_batched_tokens))
+            draft.budget.num_decode_tokens = len(state.decoding)
+            state.num_decode_context_tokens += len(state.decoding)
+            self._note_size(draft)
+            state.ledger.end_step(draft, state.waiting)
+            self._note_duration(InFlightStep(draft.step, [], [], draft.budget), StepResult(draft.step, (), duration_ns))
+            self._waits.step_ended(state, draft.budget, duration_ns)
+            self._next_step += 1
+        return first_step
 
     def fail_all(self) -> list[int]:
         """The executor broke: end every live request with an error, forget steps in flight and all cached pages.

@@ -4,27 +4,16 @@ Knows nothing of groups. A step is decided in this order: decodes join and leave
 if need be), and what they leave of the token budget goes to prompts, running and newly admitted.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from chairlift.core.batching.candidates import Candidate, Found, find_candidates
 from chairlift.core.batching.displacement import make_room
 from chairlift.core.batching.settle_pages import can_settle, settle_pages
+from chairlift.core.budget_shares import BudgetShares
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
 from chairlift.core.views import PrefillView
-
-_MAX_LOOKED_AT = 16
-"""Waiting requests looked at in one step: bounds the cost of a step whatever the length of the queue."""
-
-
-class _Candidate(NamedTuple):
-    """A waiting request that could start now: what is left to compute, what to reserve, and past whom."""
-
-    request: Request
-    num_remaining_tokens: int
-    num_reserved_tokens: int
-    passes: int
-    """Length of the list of requests without pages that stand before it."""
 
 
 class ContinuousBatching:
@@ -76,66 +65,82 @@ class ContinuousBatching:
     def _fill_with_prompts(self, draft: StepDraft) -> None:
         """Split the rest of the budget between running prompts and the waiting ones that could start."""
         state = self._state
-        budget_tokens = draft.budget.num_left
-        if budget_tokens == 0:
+        if draft.budget.num_left == 0:
+            state.waiting.blocked_on = BlockedOn.BUDGET
             return
-        running = [r for r in state.running.values() if r.num_scheduled_tokens < r.num_tokens and not r.is_decoding]
+        running = self._running_prompts(draft)
         # A step that had to preempt admits nobody: the pages it freed are spoken for.
-        passed: list[Request] = []
-        candidates = [] if draft.has_preempted else self._find_candidates(passed, draft)
+        found = Found()
+        if state.waiting and not draft.has_preempted:
+            found = find_candidates(state, draft, running, self._count_wanted_pages(running, draft.budget.num_left))
         prompts = [PrefillView(r, r.num_tokens - r.num_scheduled_tokens, is_running=True) for r in running]
-        prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in candidates)
-        parts = state.policies.chunking.split(budget_tokens, prompts)
+        prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in found.candidates)
+        parts = self._split(draft.budget.num_left, prompts)
         for request, part in zip(running, parts, strict=False):
-            if part:
-                state.schedule_chunk(request, part, draft)
-        for candidate, part in zip(candidates, parts[len(running) :], strict=True):
+            length = self._fit(request, part, draft)
+            if length:
+                state.schedule_chunk(request, length, draft)
+        for candidate, part in zip(found.candidates, parts[len(running) :], strict=True):
             if part == 0:
                 candidate.request.blocked_on = BlockedOn.BUDGET
-                continue
-            # Looked up again, since an admission before this one may have evicted what was found.
-            start = state.memory.find_start(candidate.request)
-            if not state.make_available(candidate.request, start, candidate.num_reserved_tokens):
-                candidate.request.blocked_on = BlockedOn.PAGES
-                continue
-            state.admit(candidate.request, start, candidate.num_reserved_tokens, draft)
-            state.schedule_chunk(candidate.request, part, draft)
-            for other in passed[: candidate.passes]:
-                other.num_passed += 1
+            elif self._start(candidate, part, draft):
+                found.note_start(candidate)
 
-    def _find_candidates(self, passed: list[Request], draft: StepDraft) -> list[_Candidate]:
-        """Return the waiting requests that could start now, in order, and append to ``passed`` those without pages.
+    def _running_prompts(self, draft: StepDraft) -> list[Request]:
+        """Return the running requests that have prompt left, after seeing to it that somebody can advance.
 
-        A request that lacks pages may be passed ``max_lookahead`` times; then pages are kept for it, and since every
-        request needs pages, those behind it wait.
+        Prompts take pages as they go under ``optimistic`` admission. While decodes run, a prompt without pages waits
+        for theirs; if nobody decodes and no prompt has room, one gives way.
         """
         state = self._state
-        memory = state.memory
-        num_slots = state.config.max_num_seqs - len(state.running)
-        num_pages = memory.num_available
-        candidates: list[_Candidate] = []
-        passes_left = _MAX_LOOKED_AT
-        if num_slots <= 0 or not state.waiting:
-            return candidates
-        for request in state.waiting.first(_MAX_LOOKED_AT):
-            if request.request_id in draft.preempted:
-                # It has just made room for somebody else.
-                continue
-            if len(candidates) == num_slots:
-                request.blocked_on = BlockedOn.SLOTS
-                break
-            start = memory.find_start(request)
-            num_tokens = max(state.policies.admission.reserve_tokens(request), request.num_tokens)
-            needed = memory.num_pages_taken(start.pages, num_tokens)
-            if needed <= num_pages or needed <= num_pages + state.num_reclaimable(request):
-                num_pages -= needed
-                passes_left -= len(passed) > 0
-                remaining = request.num_tokens - start.num_tokens
-                candidates.append(_Candidate(request, remaining, num_tokens, len(passed)))
-            else:
-                request.blocked_on = BlockedOn.PAGES if request.host_lease is None else BlockedOn.SWAP_IN
-                passes_left = min(passes_left, state.config.max_lookahead - request.num_passed)
-                passed.append(request)
-            if passes_left <= 0:
-                break
-        return candidates
+        prompts = [r for r in state.running.values() if not r.is_decoding and r.num_scheduled_tokens < r.num_tokens]
+        is_stuck = not (state.decoding or state.in_flight or state.memory.num_available) and all(
+            r.num_scheduled_tokens == r.num_token_slots for r in prompts
+        )
+        if prompts and is_stuck:
+            settle_pages(state, prompts[:1], draft)
+            prompts = [r for r in prompts if r.request_id in state.running]
+        return prompts
+
+    def _count_wanted_pages(self, running: list[Request], num_tokens: int) -> int:
+        """Pages that running prompts will take if they use the budget in order."""
+        wanted = 0
+        for request in running:
+            length = min(request.num_tokens - request.num_scheduled_tokens, num_tokens)
+            num_tokens -= length
+            wanted += max(0, self._state.memory.pages_for(request.num_scheduled_tokens + length) - len(request.pages))
+        return wanted
+
+    def _split(self, budget_tokens: int, prompts: list[PrefillView]) -> list[int]:
+        """Give each prompt its part of the budget; whole prompts cannot be split by share."""
+        state = self._state
+        if not state.config.enable_chunked_prefill:
+            return state.policies.chunking.split(budget_tokens, prompts)
+        weight_of = state.ledger.counters.weight_of if state.config.tenant_order == "fair" else None
+        return BudgetShares(state.policies.chunking, state.ledger.share.part_for, weight_of).split(
+            budget_tokens, prompts
+        )
+
+    def _fit(self, request: Request, num_tokens: int, draft: StepDraft) -> int:
+        """Return how many of its next tokens have pages, after giving the request those that there are."""
+        state, memory = self._state, self._state.memory
+        missing = memory.pages_for(request.num_scheduled_tokens + num_tokens) - len(request.pages)
+        if missing > 0:
+            if missing > memory.num_available:
+                state.reclaim(missing - memory.num_available)
+            state.grow(request, draft, min(missing, memory.num_available))
+        return min(num_tokens, request.num_token_slots - request.num_scheduled_tokens)
+
+    def _start(self, candidate: Candidate, num_tokens: int, draft: StepDraft) -> bool:
+        """Admit a candidate with its first chunk, if its pages are still there."""
+        state, request = self._state, candidate.request
+        # Looked up again, since an admission before this one may have evicted what was found.
+        start = state.memory.find_start(request)
+        num_tokens = min(num_tokens, request.num_tokens - start.num_tokens)
+        num_reserved = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_tokens)
+        if not state.make_available(request, start, num_reserved):
+            request.blocked_on = BlockedOn.PAGES
+            return False
+        state.admit(request, start, num_reserved, draft)
+        state.schedule_chunk(request, num_tokens, draft)
+        return True

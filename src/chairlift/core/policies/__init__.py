@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from chairlift.config.resolved import SchedulerConfig
 from chairlift.core.fairness import VirtualCounters
+from chairlift.core.length_predictor import LengthPredictor
 from chairlift.core.policies.admission import AdmissionPolicy, Optimistic, ReserveFull, ReservePrompt
 from chairlift.core.policies.chunking import ChunkingPolicy, ShortestFirst, WholePrompts
 from chairlift.core.policies.eviction import EvictionPolicy, Lru
 from chairlift.core.policies.ordering import Deadline, Fcfs, LongestPrefix, OrderingPolicy, Shortest
 from chairlift.core.policies.preemption import Cheapest, LastAdmitted, PreemptionPolicy
+from chairlift.core.step_latency import StepLatencyModel
 from chairlift.core.work_estimate import WorkEstimate
 from chairlift.errors import ConfigurationError
 
@@ -57,12 +59,15 @@ class Policies:
     preemption: PreemptionPolicy
 
 
-def build_policies(config: SchedulerConfig, estimate: WorkEstimate) -> Policies:
-    """Look up every policy that the configuration names. ``estimate`` is what orders by work or time decide by.
+def build_policies(config: SchedulerConfig, estimate: WorkEstimate | None = None) -> Policies:
+    """Look up every policy that the configuration names.
+
+    ``estimate`` is what orders by work or time decide by; if absent, one that has learnt nothing yet.
 
     Raises:
         ConfigurationError: no policy has that name; the message lists those there are.
     """
+    estimate = estimate or WorkEstimate(LengthPredictor(), StepLatencyModel())
     chunking = _find(CHUNKING, config.chunking_policy, "--chunking-policy")(config)
     return Policies(
         ordering=_find(ORDERING, config.scheduling_policy, "--scheduling-policy")(estimate),

@@ -1,0 +1,204 @@
+"""Which of the waiting requests could start in this step, and what the others lack.
+
+Knows nothing of the budget's split. A request that lacks pages may be passed by those behind it ``max_lookahead``
+times; then pages are kept for it, and since every request needs pages, those behind it wait.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chairlift.core.kv_memory import Start
+from chairlift.core.request import BlockedOn, Request
+from chairlift.core.state import SchedulerState
+from chairlift.core.step_draft import StepDraft
+from chairlift.core.waiting_queue import QueueWalk
+
+_MAX_LOOKED_AT = 16
+"""Waiting requests looked at in one step: bounds the cost of a step whatever the length of the queue."""
+_MAX_SKIPPED = 64
+"""Requests that are looked at besides, since they wait for their own tenant's pages or for a prefix."""
+_MIN_SHARED_TOKENS = 64
+"""A request waits for a prefix that another one computes if that saves at least so many tokens."""
+
+
+class Candidate(NamedTuple):
+    """A waiting request that could start now: what is left to compute, what to reserve, and past whom."""
+
+    request: Request
+    num_remaining_tokens: int
+    num_reserved_tokens: int
+    num_passed: int
+    """Length of the list of requests without pages that stand before it."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Candidates in order, and the requests without pages that some of them would pass."""
+
+    candidates: list[Candidate] = field(default_factory=list[Candidate])
+    passed: list[Request] = field(default_factory=list[Request])
+
+    def note_start(self, candidate: Candidate) -> None:
+        """A candidate started before those that it passed."""
+        for other in self.passed[: candidate.num_passed]:
+            other.num_passed += 1
+
+
+def find_candidates(state: SchedulerState, draft: StepDraft, running: Sequence[Request], num_kept_pages: int) -> Found:
+    """Return the waiting requests that could start now.
+
+    Args:
+        state: not changed, but for what waiting requests are blocked on.
+        draft: the step so far.
+        running: requests whose prompt is being computed.
+        num_kept_pages: pages that these need in this step.
+    """
+    if len(state.running) >= state.config.max_num_seqs:
+        state.waiting.blocked_on = BlockedOn.SLOTS
+        return Found()
+    state.waiting.blocked_on = None
+    search = _Search(state, draft, running, num_kept_pages)
+    with state.waiting.walk() as walk:
+        while search.may_go_on and (request := walk.next()) is not None:
+            search.look_at(request, walk)
+    return search.found
+
+
+class _Search:
+    """One walk through the queue, with the slots, pages and looks that are left."""
+
+    def __init__(
+        self, state: SchedulerState, draft: StepDraft, running: Sequence[Request], num_kept_pages: int
+    ) -> None:
+        self.found = Found()
+        self.may_go_on = True
+        self._num_slots = state.config.max_num_seqs - len(state.running)
+        self._state = state
+        self._preempted = draft.preempted
+        self._num_pages = state.memory.num_available - num_kept_pages
+        self._num_tokens = draft.budget.num_left
+        self._num_looks = _MAX_LOOKED_AT
+        self._num_skips = _MAX_SKIPPED
+        self._passes_left = _MAX_LOOKED_AT
+        self._held_pages: dict[str, int] = {}
+        self._prefixes = _PrefixesInTheMaking(state, running)
+
+    def look_at(self, request: Request, walk: QueueWalk) -> None:
+        """Decide about one request: it could start, or what does it lack?"""
+        if request.request_id in self._preempted:
+            return  # It has just made room for somebody else.
+        if self._stop_before(request):
+            return
+        start = self._state.memory.find_start(request)
+        num_reserved = self._num_reserved_tokens(request, start)
+        if self._exceeds_quota(request, num_reserved):
+            request.blocked_on = BlockedOn.QUOTA
+            walk.hold_back()
+            self._num_skips -= 1
+        elif self._waits_for_prefix(request, start):
+            request.blocked_on = BlockedOn.PREFIX
+            self._num_skips -= 1
+        else:
+            self._num_looks -= 1
+            self._place(request, start, num_reserved)
+
+    def _stop_before(self, request: Request) -> bool:
+        """End the walk if nobody further back could start, whatever it needs."""
+        if len(self.found.candidates) == self._num_slots:
+            reason = BlockedOn.SLOTS
+        elif self._passes_left <= 0:
+            reason = BlockedOn.RESERVED
+        elif self._num_looks <= 0 or self._num_skips <= 0:
+            reason = BlockedOn.BUDGET
+        else:
+            return False
+        request.blocked_on = self._state.waiting.blocked_on = reason
+        self.may_go_on = False
+        return True
+
+    def _num_reserved_tokens(self, request: Request, start: Start) -> int:
+        """Tokens that need pages at once: what the policy reserves, and the first chunk if it gets the whole budget."""
+        first_chunk = request.num_tokens - start.num_tokens
+        if self._state.config.enable_chunked_prefill:
+            first_chunk = min(first_chunk, max(self._num_tokens, 1))
+        return max(self._state.policies.admission.reserve_tokens(request), start.num_tokens + first_chunk)
+
+    def _place(self, request: Request, start: Start, num_reserved: int) -> None:
+        """Take pages for the request off, if they are there."""
+        state = self._state
+        needed = state.memory.num_pages_taken(start.pages, num_reserved)
+        room = self._num_pages - self._num_watermark_pages(request)
+        if needed <= room or needed <= room + state.num_reclaimable(request):
+            self._num_pages -= needed
+            remaining = request.num_tokens - start.num_tokens
+            self._num_tokens -= min(remaining, self._num_tokens)
+            self._passes_left -= len(self.found.passed) > 0
+            self.found.candidates.append(Candidate(request, remaining, num_reserved, len(self.found.passed)))
+            self._prefixes.add(request, len(start.pages))
+            if request.tenant in self._held_pages:
+                self._held_pages[request.tenant] += state.memory.pages_for(num_reserved) - len(request.pages)
+            return
+        request.blocked_on = BlockedOn.PAGES if request.host_lease is None else BlockedOn.SWAP_IN
+        passes = 0 if request.is_promoted else state.config.max_lookahead - request.num_passed
+        self._passes_left = min(self._passes_left, passes)
+        self.found.passed.append(request)
+
+    def _num_watermark_pages(self, request: Request) -> int:
+        """Pages that stay free while others run; whose guaranteed turn it is may have them."""
+        config = self._state.config
+        if not config.watermark or request.is_promoted or not (self._state.running or self.found.candidates):
+            return 0
+        return int(config.watermark * self._state.memory.pool.num_pages)
+
+    def _exceeds_quota(self, request: Request, num_reserved: int) -> bool:
+        """Whether the tenant's requests would hold more pages than they may. One alone may always run."""
+        state, tenant = self._state, request.tenant
+        quota = state.config.tenant(tenant).max_kv_pages
+        if quota is None:
+            return False
+        if tenant not in self._held_pages:
+            self._held_pages[tenant] = state.count_held_pages(tenant)
+        num_others = self._held_pages[tenant] - len(request.pages)
+        return num_others > 0 and num_others + state.memory.pages_for(num_reserved) > quota
+
+    def _waits_for_prefix(self, request: Request, start: Start) -> bool:
+        if request.is_promoted or request.host_lease is not None:
+            return False
+        return self._prefixes.has_next(request, len(start.pages))
+
+
+class _PrefixesInTheMaking:
+    """Pages that running prompts (and candidates) are about to compute, by key.
+
+    Choices of one prompt, or a burst of requests with one system prompt, would all compute it if they started
+    together. Instead the others wait until the first one's pages can be shared. Whoever waits so, waits for a prompt of
+    its own tier or a more urgent one that advances, and no longer than its guaranteed share allows: once promoted, a
+    request waits for nobody's prefix.
+    """
+
+    def __init__(self, state: SchedulerState, running: Iterable[Request]) -> None:
+        self._num_ahead = max(_MIN_SHARED_TOKENS // state.memory.page_size, 1) - 1
+        self._least_priority: dict[tuple[int, Hashable], int] = {}
+        for request in running:
+            self.add(request, request.num_published_pages)
+        for record in state.in_flight:
+            for request, chunk in record.chunks:
+                if chunk.samples and request.finish_reason is None:
+                    self.add(request, request.num_published_pages)
+
+    def add(self, request: Request, num_pages: int) -> None:
+        """The request computes what follows its first ``num_pages`` pages."""
+        index = num_pages + self._num_ahead
+        if index < len(request.page_keys):
+            key = (index, request.page_keys[index])
+            self._least_priority[key] = min(self._least_priority.get(key, request.priority), request.priority)
+
+    def has_next(self, request: Request, num_pages: int) -> bool:
+        """Whether somebody at least as urgent computes enough of what follows the request's first ``num_pages``."""
+        index = num_pages + self._num_ahead
+        if index >= len(request.page_keys):
+            return False
+        # Keys are chained, so an equal key means that all pages before it are equal too.
+        priority = self._least_priority.get((index, request.page_keys[index]))
+        return priority is not None and priority <= request.priority
