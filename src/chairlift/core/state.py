@@ -290,8 +290,8 @@ class SchedulerState:
         """Take pages from requests that wait and kept some, from the last of each, and return how many came free.
 
         Those that will come back last lose theirs first, and pages that others hold too are taken only if there is no
-        other way. For a waiting request ``ahead_of``, only those behind it lose anything; the head of the queue can
-        take everything, so that nobody waits for pages that somebody else who waits holds.
+        other way. For a waiting request ``ahead_of``, only those behind it lose anything; but if nothing runs it can
+        take everything, so that nobody waits for pages that only somebody else who waits could give back.
         """
         num_freed = 0
         holders = self._holders_behind(ahead_of)
@@ -312,12 +312,8 @@ class SchedulerState:
             return []
         holders = [holder for holder in self.holders.values() if holder.lease is not None]
         if ahead_of is not None:
-            takes_all = ahead_of.is_promoted or self.waiting.first(1) == [ahead_of]
-            holders = [
-                holder
-                for holder in holders
-                if holder is not ahead_of and (takes_all or holder.priority > ahead_of.priority)
-            ]
+            takes_all = ahead_of.is_promoted or not self.running
+            holders = [h for h in holders if h is not ahead_of and (takes_all or _comes_back_after(h, ahead_of))]
         holders.sort(key=lambda holder: (holder.is_promoted, -holder.priority, -holder.sequence))
         return holders
 
@@ -411,3 +407,10 @@ class SchedulerState:
             self.ledger.leave_decodes(request)
             self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.joining.pop(request.request_id, None)
+
+
+def _comes_back_after(holder: Request, other: Request) -> bool:
+    """Whether a preempted request stands behind another one that waits."""
+    if holder.priority != other.priority:
+        return holder.priority > other.priority
+    return other.phase is Phase.PREEMPTED and holder.sequence > other.sequence
