@@ -3,6 +3,7 @@
 import click
 
 from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.config.load import load_tenants
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -15,10 +16,13 @@ def serve(model: str | None, **flags: object) -> int:
     takes no new requests and lets running ones end; a second one stops at once.
     """
     settings = settings_from({"model": model, **flags})
+    tenants = load_tenants(settings.tenancy.tenants)
 
     from chairlift.engine.async_engine import AsyncEngine
     from chairlift.observability.logging import configure_logging
+    from chairlift.server.access import Access
     from chairlift.server.runner import run_server
 
     configure_logging(settings.server.log_level)
-    return run_server(lambda: AsyncEngine(settings), settings.server, lambda text: click.echo(text))
+    access = Access(settings.server, settings.tenancy, tenants)
+    return run_server(lambda: AsyncEngine(settings, tenants.table), settings.server, access, click.echo)

@@ -8,10 +8,14 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from chairlift.config.changes import changes_again, settings_in_force
+from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.build import locate_model, pin_model
@@ -20,9 +24,16 @@ from chairlift.engine.messages import (
     AddRequest,
     CacheReset,
     Choice,
+    Configure,
+    Configured,
+    Explain,
+    Explained,
     Inbound,
+    Listed,
+    ListRequests,
     ModelInfo,
     Outbound,
+    RequestStatus,
     ResetPrefixCache,
     StepDone,
     Verdict,
@@ -32,14 +43,28 @@ from chairlift.engine.remote_errors import to_error
 from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
 from chairlift.engine.supervisor import Supervisor
+from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
-from chairlift.errors import ChairliftError, DrainingError, EngineUnavailableError
+from chairlift.errors import (
+    ChairliftError,
+    DrainingError,
+    EngineUnavailableError,
+    InvalidRequestError,
+)
+from chairlift.observability.accounts import Objectives
 from chairlift.observability.activity_log import ActivityLog
+from chairlift.observability.logging import format_fields
 from chairlift.observability.metrics import Metrics
 from chairlift.observability.recorder import Recorder
+from chairlift.observability.request_record import RequestRecord
+from chairlift.observability.step_stats import StepStats
 
 _logger = logging.getLogger(__name__)
+
+_MS_PER_S = 1000.0
+_AGAIN = -1
+"""Number of the question that nobody asked: settings of before a restart are set again."""
 
 
 class AsyncEngine:
@@ -47,12 +72,14 @@ class AsyncEngine:
 
     Args:
         settings: what the user chose.
+        tenants: what each tenant may have; nobody differs from the others if absent.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tenants: TenantTable | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.recorder = Recorder(self.metrics)
+        self.recorder = Recorder(self.metrics, tenants)
+        self._configured = tenants or TenantTable()
         self._activity = ActivityLog()
         self._tokenizer: EngineTokenizer | None = None
         self._info: ModelInfo | None = None
@@ -61,8 +88,12 @@ class AsyncEngine:
         self._trackers: dict[int, RequestTracker] = {}
         self._all_done = asyncio.Event()
         self._request_ids = itertools.count()
+        self._question_ids = itertools.count()
         self._seeds = SeedSource(settings.model.seed)
         self._resets: list[asyncio.Future[bool]] = []
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._changed_settings: set[str] = set()
+        self._in_force: Configured | None = None
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -97,6 +128,11 @@ class AsyncEngine:
         return self._tokenizer
 
     @property
+    def tenants(self) -> TenantTable:
+        """What each tenant may have now."""
+        return self.recorder.tenants
+
+    @property
     def model_info(self) -> ModelInfo:
         """What is served, and what fits; after :meth:`start`."""
         if self._info is None:
@@ -114,7 +150,7 @@ class AsyncEngine:
         if source is not None:
             _logger.info("loading %s; the first start compiles kernels, which takes about half a minute", source.name)
         self._tokenizer = await asyncio.to_thread(build_tokenizer, source, self.settings.model.chat_template)
-        self._supervisor = Supervisor(pin_model(self.settings, source), self)
+        self._supervisor = Supervisor(pin_model(self.settings, source), self, self._configured)
         await self._supervisor.start()
 
     async def stop(self, drain_timeout_s: float = 0.0) -> None:
@@ -133,38 +169,31 @@ class AsyncEngine:
         self.recorder.engine_down()
 
     async def submit(
-        self,
-        prompt_token_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str | None = None,
-        label: str | None = None,
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms | None = None
     ) -> RequestStream:
         """Hand a prompt to the engine, and return the stream of its choices once it was accepted.
 
-        ``label`` is the client's name for the request; it need not be unique and decides nothing. Cancelling the call
-        aborts the request.
+        Cancelling the call aborts the request.
 
         Raises:
             InvalidRequestError: the request can never be served.
-            OverloadedError: the queue is full.
+            OverloadedError: the queue is full, or the request would wait too long.
             DrainingError: the engine is shutting down.
             EngineUnavailableError: the engine process is down, or died before it accepted.
         """
-        arrival_ns = time.monotonic_ns()
-        self.recorder.received(sampling.n)
+        terms = terms or Terms()
+        if terms.arrival_ns is None:
+            terms = replace(terms, arrival_ns=self.now_ns())
+        record = self._record(prompt_token_ids, sampling, terms)
         try:
             if self._is_draining:
                 raise DrainingError("the server is shutting down and takes no new requests")
             check_request(prompt_token_ids, sampling, self.model_info)
-            seeds = self._seeds.choice_seeds(sampling.seed, sampling.n)
-            message = self._message(prompt_token_ids, sampling, seeds, priority, tenant, cache_salt)
-            tracker = RequestTracker(message.choices, prompt_token_ids, sampling, self, arrival_ns)
+            message = self._message(prompt_token_ids, sampling, terms)
+            tracker = RequestTracker(message.choices, prompt_token_ids, sampling, terms, record, self)
             self._send(message)
-        except ChairliftError:
-            self.recorder.finished("rejected", num_choices=sampling.n)
+        except ChairliftError as error:
+            record.refused(is_missed=not isinstance(error, InvalidRequestError))
             raise
         self._trackers.update((choice.request_id, tracker) for choice in message.choices)
         try:
@@ -172,7 +201,47 @@ class AsyncEngine:
         except asyncio.CancelledError:
             tracker.abort()
             raise
-        return RequestStream(tracker, label)
+        return RequestStream(tracker, terms.label)
+
+    async def explain(self, request_ids: Sequence[int]) -> Sequence[RequestStatus | None]:
+        """Say of each choice what it waits for; ``None`` for those that are not alive.
+
+        Raises:
+            EngineUnavailableError: the engine process is down.
+        """
+        answer: Explained = await self._ask(lambda question: Explain(question, tuple(request_ids)))
+        return answer.statuses
+
+    async def list_requests(self, limit: int) -> Listed:
+        """Say who runs and who is first in the queue, at most so many of each.
+
+        Raises:
+            EngineUnavailableError: the engine process is down.
+        """
+        return await self._ask(lambda question: ListRequests(question, limit))
+
+    async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
+        """Change settings of the scheduler and the queue, all or none, and return every changeable one as it is now.
+
+        Without changes it only asks. What was changed holds after a restart of the engine process too.
+
+        Raises:
+            InvalidRequestError: a change is not possible; nothing was changed.
+            EngineUnavailableError: the engine process is down.
+        """
+        before = self._in_force
+        answer: Configured = await self._ask(lambda question: Configure(question, dict(changes)))
+        if answer.error is not None:
+            raise InvalidRequestError(answer.error)
+        self._take_configuration(answer)
+        now = settings_in_force(answer.scheduler, answer.queue)
+        if changes:
+            self._changed_settings.update(changes)
+            self.recorder.reconfigured()
+            was = settings_in_force(before.scheduler, before.queue) if before is not None else {}
+            for name in changes:
+                _logger.info("%s", format_fields(changed=name, before=was.get(name, "unknown"), now=now[name]))
+        return now
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing done, while any request is alive.
@@ -186,6 +255,10 @@ class AsyncEngine:
         return await reset
 
     # What trackers ask for.
+
+    def now_ns(self) -> int:
+        """The time, on the clock of arrivals."""
+        return time.monotonic_ns()
 
     def tell(self, message: Inbound) -> None:
         """Send a message, if there is an engine to read it."""
@@ -208,6 +281,10 @@ class AsyncEngine:
             *(info.name, info.description, info.max_num_seqs, info.max_num_batched_tokens),
         )
         self.recorder.engine_ready(is_restart=is_restart)
+        if self._changed_settings and self._in_force is not None:
+            now = self._in_force
+            again = changes_again(self._changed_settings, now.scheduler, now.queue, self._configured.by_name)
+            self._send(Configure(_AGAIN, again))
 
     def engine_said(self, message: Outbound) -> None:
         """A message came."""
@@ -219,6 +296,8 @@ class AsyncEngine:
                     self._take_verdict(verdict)
             case CacheReset():
                 self._settle_reset(message.done)
+            case Explained() | Listed() | Configured():
+                self._take_answer(message)
             case _:
                 _logger.error("unexpected message from the engine: %s", type(message).__name__)
 
@@ -229,27 +308,64 @@ class AsyncEngine:
             tracker.fail(EngineUnavailableError(error.message))
         while self._resets:
             self._settle_reset(done=False)
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(EngineUnavailableError(error.message))
 
     # Inside.
 
-    def _message(
-        self,
-        prompt_token_ids: Sequence[int],
-        sampling: SamplingParams,
-        seeds: Sequence[int],
-        priority: int,
-        tenant: str,
-        cache_salt: str | None,
-    ) -> AddRequest:
+    def _record(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms) -> RequestRecord:
+        ttft_ms = terms.ttft_deadline_ms
+        if ttft_ms is None:
+            ttft_ms = self._in_force.queue.max_ttft_ms if self._in_force else self.settings.queue.max_ttft_ms
+        return self.recorder.request(
+            terms.priority,
+            terms.tenant,
+            Objectives(_seconds(ttft_ms), _seconds(terms.deadline_ms)),
+            num_prompt_tokens=len(prompt_token_ids),
+            num_choices=sampling.n,
+            arrival_ns=terms.arrival_ns or self.now_ns(),
+        )
+
+    def _message(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms) -> AddRequest:
+        seeds = self._seeds.choice_seeds(sampling.seed, sampling.n)
         return AddRequest(
             choices=tuple(Choice(next(self._request_ids), seed) for seed in seeds),
             prompt_token_ids=tuple(prompt_token_ids),
             sampling=sampling,
             stop_token_ids=end_tokens(sampling, self.model_info.eos_token_ids),
-            priority=priority,
-            tenant=tenant,
-            cache_salt=cache_salt,
+            priority=terms.priority,
+            tenant=terms.tenant,
+            cache_salt=terms.cache_salt,
+            ttft_deadline_ms=terms.ttft_deadline_ms,
+            deadline_ms=terms.deadline_ms,
+            arrival_ns=terms.arrival_ns,
         )
+
+    async def _ask(self, make: Callable[[int], Explain | ListRequests | Configure]) -> Any:
+        question = next(self._question_ids)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._questions[question] = answer
+        try:
+            self._send(make(question))
+            return await answer
+        finally:
+            del self._questions[question]
+
+    def _take_answer(self, message: Explained | Listed | Configured) -> None:
+        if isinstance(message, Configured) and message.question == _AGAIN:
+            if message.error is not None:
+                _logger.error("settings changed at run time could not be set again: %s", message.error)
+            self._take_configuration(message)
+            return
+        question = self._questions.get(message.question)
+        if question is not None and not question.done():
+            question.set_result(message)
+
+    def _take_configuration(self, message: Configured) -> None:
+        self._in_force = message
+        scheduler = message.scheduler
+        self.recorder.tenants = TenantTable(by_name=scheduler.tenants, default=scheduler.default_tenant)
 
     def _send(self, message: Inbound) -> None:
         if self._supervisor is None:
@@ -279,10 +395,24 @@ class AsyncEngine:
             except Exception:  # a fault in one request's text must not end the others
                 _logger.exception("the output of a request could not be processed")
                 tracker.fail(EngineUnavailableError("the output of this request could not be processed"))
+        self._record_preemptions(message.stats)
         self.recorder.step(message.stats)
+        self.recorder.compare_service(now_ns)
         self._activity.step(message.stats, now_ns)
+
+    def _record_preemptions(self, stats: StepStats) -> None:
+        for note in stats.preemptions:
+            if (tracker := self._trackers.get(note.request_id)) is not None:
+                tracker.account.preempted(note.cause, note.mode, note.num_swapped_pages)
+        for note in stats.resumes:
+            if (tracker := self._trackers.get(note.request_id)) is not None:
+                tracker.account.resumed(note.num_recomputed_tokens, note.num_swapped_pages)
 
     def _settle_reset(self, done: bool) -> None:
         reset = self._resets.pop(0)
         if not reset.done():
             reset.set_result(done)
+
+
+def _seconds(duration_ms: float | None) -> float | None:
+    return None if duration_ms is None else duration_ms / _MS_PER_S

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
 from chairlift.engine.messages import (
     MAX_MESSAGE_BYTES,
@@ -34,7 +35,7 @@ _STDERR_FD = 2
 class EngineConnection:
     """The sockets and the process of one generation; made by :meth:`launch`."""
 
-    def __init__(self, settings: Settings, socket_dir: Path, generation: int) -> None:
+    def __init__(self, settings: Settings, tenants: TenantTable, socket_dir: Path, generation: int) -> None:
         inbound_address, outbound_address = socket_addresses(socket_dir, generation)
         self._config = EngineConfig(
             model=settings.model,
@@ -42,6 +43,7 @@ class EngineConnection:
             scheduler=settings.scheduler,
             policy=settings.policy,
             queue=settings.queue,
+            tenants=tenants,
             decision_log=settings.server.decision_log,
             socket_dir=str(socket_dir),
             inbound_address=inbound_address,
@@ -58,13 +60,15 @@ class EngineConnection:
             socket.bind(address)
 
     @classmethod
-    async def launch(cls, settings: Settings, socket_dir: Path, generation: int) -> "EngineConnection":
+    async def launch(
+        cls, settings: Settings, tenants: TenantTable, socket_dir: Path, generation: int
+    ) -> "EngineConnection":
         """Start a process; it loads the model and then says :class:`~chairlift.engine.messages.Ready`.
 
         Raises:
             EngineUnavailableError: it died before it could read its configuration.
         """
-        connection = cls(settings, socket_dir, generation)
+        connection = cls(settings, tenants, socket_dir, generation)
         try:
             await connection._spawn()
         except BaseException:

@@ -1,4 +1,4 @@
-"""What the engine process makes of the scheduler's events: queue times for the metrics, and a warning at preemption.
+"""What the engine process makes of the scheduler's events: notes for the metrics, and a warning at preemption.
 
 Knows nothing of the scheduler's state.
 """
@@ -9,6 +9,7 @@ from chairlift.config.resolved import CacheConfig, SchedulerConfig
 from chairlift.core.events import Admitted, Event, Finished, Preempted, Queued
 from chairlift.core.ports import EventSink
 from chairlift.observability.logging import RateLimitedWarning
+from chairlift.observability.step_stats import PreemptionNote, ResumeNote
 
 _logger = logging.getLogger(__name__)
 
@@ -22,6 +23,9 @@ class EngineEvents:
         self._also = also
         self._queued_ns: dict[int, int] = {}
         self._queue_times_ns: list[int] = []
+        self._preempted: dict[int, Preempted] = {}
+        self._preemptions: list[PreemptionNote] = []
+        self._resumes: list[ResumeNote] = []
         self._warning = RateLimitedWarning(_logger)
 
     def emit(self, event: Event) -> None:
@@ -31,10 +35,13 @@ class EngineEvents:
                 self._queued_ns[event.request_id] = event.now_ns
             case Admitted(is_resume=False):
                 self._queue_times_ns.append(event.now_ns - self._queued_ns.pop(event.request_id))
+            case Admitted():
+                self._note_resume(event)
             case Finished():
                 self._queued_ns.pop(event.request_id, None)
+                self._preempted.pop(event.request_id, None)
             case Preempted():
-                self._warn(event)
+                self._note_preemption(event)
             case _:
                 pass
         if self._also is not None:
@@ -47,6 +54,30 @@ class EngineEvents:
         queue_times_ns = tuple(self._queue_times_ns)
         self._queue_times_ns.clear()
         return queue_times_ns
+
+    def take_preemptions(self) -> tuple[PreemptionNote, ...]:
+        """Remove and return who gave way since the last call."""
+        notes = tuple(self._preemptions)
+        self._preemptions.clear()
+        return notes
+
+    def take_resumes(self) -> tuple[ResumeNote, ...]:
+        """Remove and return which preempted requests went on since the last call."""
+        notes = tuple(self._resumes)
+        self._resumes.clear()
+        return notes
+
+    def _note_preemption(self, event: Preempted) -> None:
+        self._preempted[event.request_id] = event
+        self._preemptions.append(PreemptionNote(event.request_id, event.cause, event.mode, event.num_swapped_pages))
+        if event.cause == "pages":
+            self._warn(event)
+
+    def _note_resume(self, event: Admitted) -> None:
+        before = self._preempted.pop(event.request_id, None)
+        if before is None:
+            return
+        self._resumes.append(ResumeNote(event.request_id, event.num_recomputed_tokens, event.num_swapped_pages))
 
     def _warn(self, event: Preempted) -> None:
         self._warning.warn(

@@ -9,15 +9,18 @@ from typing import assert_never
 
 import msgspec
 
+from chairlift.core.outcome import RequestUpdate
 from chairlift.engine.messages import (
     AbortRequests,
     AddRequest,
     CacheReset,
+    Configure,
+    Explain,
     FinishRequest,
+    ListRequests,
     Outbound,
     ResetPrefixCache,
     Shutdown,
-    StepDone,
     Verdict,
     Verdicts,
     decode_inbound,
@@ -28,6 +31,7 @@ MAX_MESSAGES_PER_STEP = 1024
 """However many messages wait, a step is never delayed by more than these."""
 
 _STALLED_POLL_MS = 100
+_NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -65,11 +69,15 @@ class EngineLoop:
             if self._is_stopping:
                 break
             outcome = self._runner.step(self._clock())
+            now_ns = self._clock()
+            expired = self._runner.take_expired()
             if outcome is not None:
                 self._is_resting = False
-                self._send(to_step_done(outcome, self._runner.stats(outcome)))
+                self._send(to_step_done([*expired, *outcome.updates], self._runner.stats(now_ns, outcome)))
+            elif expired and self._runner.has_unfinished:
+                self._send(to_step_done(expired, self._runner.stats(now_ns)))
             else:
-                self._rest()
+                self._rest(expired, now_ns)
                 self._is_resting = True
         self._runner.drain()
 
@@ -95,7 +103,12 @@ class EngineLoop:
     def _idle_timeout_ms(self) -> int | None:
         if not self._is_resting:
             return 0
-        return _STALLED_POLL_MS if self._runner.has_unfinished else None
+        timeout_ms = _STALLED_POLL_MS if self._runner.has_unfinished else None
+        expiry_ns = self._runner.next_expiry_ns
+        if expiry_ns is None:
+            return timeout_ms
+        until_ms = max(0, -(-(expiry_ns - self._clock()) // _NS_PER_MS))
+        return until_ms if timeout_ms is None else min(until_ms, timeout_ms)
 
     def _handle(self, data: bytes) -> None:
         try:
@@ -112,15 +125,21 @@ class EngineLoop:
                 self._runner.finish(message.request_id, message.keep_tokens, self._clock())
             case ResetPrefixCache():
                 self._send(CacheReset(self._runner.reset_prefix_cache()))
+            case Explain():
+                self._send(self._runner.explain(message, self._clock()))
+            case ListRequests():
+                self._send(self._runner.list_requests(message, self._clock()))
+            case Configure():
+                self._send(self._runner.configure(message, self._clock()))
             case Shutdown():
                 self._is_stopping = True
             case _:
                 assert_never(message)
 
-    def _rest(self) -> None:
+    def _rest(self, expired: list[RequestUpdate], now_ns: int) -> None:
         """Nothing could run: report the state as it is left, and check it while there is time."""
         if not self._runner.has_unfinished:
-            self._send(StepDone((), self._runner.stats()))
+            self._send(to_step_done(expired, self._runner.stats(now_ns)))
             violations = self._runner.find_violations()
             if violations:
                 _logger.error(

@@ -10,17 +10,22 @@ ones, each direction in order.
         │ ────────────────────────────────────> │  builds executor and scheduler
         │ <──────────────────── Ready | Failed  │
         │  AddRequest, AbortRequests,           │
-        │  FinishRequest, ResetPrefixCache      │
+        │  FinishRequest, ResetPrefixCache,     │
+        │  Explain, ListRequests, Configure     │
         │ ────────────────────────────────────> │
         │ <─────── Verdicts (one per drain)     │  accepted or rejected: every AddRequest gets one answer
         │ <─────── StepDone (one per step)      │  all new tokens and the metrics
+        │ <─────── Explained, Listed,           │  one for each question, with its number
+        │          Configured                   │
         │  Shutdown                             │
         │ ────────────────────────────────────> │  exits with 0
 """
 
+from typing import Any
+
 import msgspec
 
-from chairlift.config.resolved import TenantConfig
+from chairlift.config.resolved import SchedulerConfig, TenantTable
 from chairlift.config.sections import CacheSettings, ModelSettings, PolicySettings, QueueSettings, SchedulerSettings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.observability.step_stats import StepStats
@@ -40,7 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerSettings
     policy: PolicySettings
     queue: QueueSettings
-    tenants: dict[str, TenantConfig] = {}
+    tenants: TenantTable = TenantTable()
     decision_log: str | None = None
     socket_dir: str
     inbound_address: str
@@ -81,7 +86,8 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     """A prompt with one or more choices, accepted or rejected as a whole; its id is that of the first choice.
 
-    ``stop_token_ids`` are all tokens that end it, the model's own included where they count.
+    ``stop_token_ids`` are all tokens that end it, the model's own included where they count. Deadlines are in
+    milliseconds from ``arrival_ns``, a time on the monotonic clock, which all processes of a machine share.
     """
 
     choices: tuple[Choice, ...]
@@ -92,6 +98,9 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     tenant: str = ""
     cache_salt: str | None = None
     adapter: str | None = None
+    ttft_deadline_ms: float | None = None
+    deadline_ms: float | None = None
+    arrival_ns: int | None = None
 
     @property
     def request_id(self) -> int:
@@ -116,11 +125,36 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset"):
     """Forget all cached prefixes, if nothing runs or waits; answered by :class:`CacheReset`."""
 
 
+class Explain(msgspec.Struct, frozen=True, tag="explain"):
+    """What do these choices wait for? Answered by :class:`Explained`."""
+
+    question: int
+    request_ids: tuple[int, ...]
+
+
+class ListRequests(msgspec.Struct, frozen=True, tag="list"):
+    """Which choices run and wait, at most so many of each? Answered by :class:`Listed`."""
+
+    question: int
+    limit: int
+
+
+class Configure(msgspec.Struct, frozen=True, tag="configure"):
+    """Change settings of the scheduler and the queue; nothing to change asks how they are. By name of the setting.
+
+    ``tenants`` are fields of :class:`~chairlift.config.resolved.TenantConfig` by tenant, ``default_tenant`` those of
+    everybody else. Answered by :class:`Configured`.
+    """
+
+    question: int
+    changes: dict[str, Any] = {}
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Exit now. Whoever wants running requests to end first waits before sending it."""
 
 
-Inbound = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Shutdown
+Inbound = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Explain | ListRequests | Configure | Shutdown
 
 
 # --------------------------------------------------------------------------------------------------------- outbound
@@ -178,7 +212,57 @@ class CacheReset(msgspec.Struct, frozen=True, tag="reset"):
     done: bool
 
 
-Outbound = Ready | Failed | Verdicts | StepDone | CacheReset
+class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice as the scheduler has it, and in words why it is not further.
+
+    ``position`` is its place in the order of the waiting, from 0, and ``num_tokens_ahead`` what those before it still
+    have to compute; both are ``None`` where they are not known or it runs.
+    """
+
+    request_id: int
+    phase: str
+    tier: int
+    tenant: str
+    blocked_on: str | None
+    reason: str
+    waited_s: float
+    position: int | None = None
+    num_tokens_ahead: int | None = None
+    predicted_wait_s: float | None = None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    num_kv_pages: int
+    num_preemptions: int
+
+
+class Explained(msgspec.Struct, frozen=True, tag="explained"):
+    """One status per choice asked for, ``None`` for those that are not alive."""
+
+    question: int
+    statuses: tuple[RequestStatus | None, ...]
+
+
+class Listed(msgspec.Struct, frozen=True, tag="listed"):
+    """Running choices in the order of their admission, waiting ones in theirs, and how many there are in all."""
+
+    question: int
+    running: tuple[RequestStatus, ...]
+    waiting: tuple[RequestStatus, ...]
+    num_running: int
+    num_waiting: int
+
+
+class Configured(msgspec.Struct, frozen=True, tag="configured"):
+    """The settings that are in force now. If ``error`` is set, nothing was changed, and it says why."""
+
+    question: int
+    scheduler: SchedulerConfig
+    queue: QueueSettings
+    error: str | None = None
+
+
+Outbound = Ready | Failed | Verdicts | StepDone | CacheReset | Explained | Listed | Configured
 
 _encoder = msgspec.msgpack.Encoder()
 _config_decoder = msgspec.msgpack.Decoder(EngineConfig)

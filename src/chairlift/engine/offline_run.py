@@ -143,12 +143,15 @@ class OfflineRun:
             self._live.clear()
             self._runner.fail_all()
             raise
-        if outcome is None:
+        updates = self._runner.take_expired()
+        if outcome is not None:
+            self._num_steps += 1
+            self._num_useful += outcome.num_useful_slots
+            self._num_padding += outcome.num_padding_tokens
+            updates.extend(outcome.updates)
+        elif not updates:
             raise RuntimeError(f"requests are alive but no step can be planned: {self._runner.describe_state()}")
-        self._num_steps += 1
-        self._num_useful += outcome.num_useful_slots
-        self._num_padding += outcome.num_padding_tokens
-        for update in outcome.updates:
+        for update in updates:
             found = self._live.get(update.request_id)
             if found is not None:
                 yield found[0], self._apply(update, found[1])

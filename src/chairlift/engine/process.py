@@ -85,7 +85,7 @@ def _build(config: EngineConfig) -> BuiltEngine:
         policy=config.policy,
         queue=config.queue,
     )
-    return build_engine(settings, locate_model(settings))
+    return build_engine(settings, locate_model(settings), tenants=config.tenants)
 
 
 def _read_config(stream: BinaryIO) -> EngineConfig:

@@ -11,6 +11,7 @@ The engine's table holds the tracker and not the stream, so that a stream nobody
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
@@ -19,11 +20,25 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.messages import AbortRequests, Choice, FinishRequest, Inbound, Update
 from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer
 from chairlift.engine.outputs import ChoiceDelta
+from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import EngineTokenizer
-from chairlift.errors import ChairliftError, EngineUnavailableError
-from chairlift.observability.recorder import Recorder
+from chairlift.errors import (
+    ChairliftError,
+    DeadlineExceededError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    QueueTimeoutError,
+)
+from chairlift.observability.accounts import Account
+from chairlift.observability.request_record import RequestRecord
 
+_NS_PER_MS = 1e6
 _NS_PER_S = 1e9
+_MAX_RETRY_AFTER_S = 60
+
+
+_LATE = frozenset({"deadline", "timeout"})
+"""Finish reasons of the engine that are errors where nothing was generated."""
 
 
 class TrackerOwner(Protocol):
@@ -34,9 +49,8 @@ class TrackerOwner(Protocol):
         """Makes the text."""
         ...
 
-    @property
-    def recorder(self) -> Recorder:
-        """Is told of tokens and ends."""
+    def now_ns(self) -> int:
+        """The time, on the clock of arrivals."""
         ...
 
     def tell(self, message: Inbound) -> None:
@@ -53,9 +67,9 @@ class RequestTracker:
 
     Args:
         choices: ids of the engine's requests, in the order of choice indices.
-        prompt_token_ids, sampling: what was asked for.
+        prompt_token_ids, sampling, terms: what was asked for.
+        record: is told of tokens and ends.
         owner: the engine.
-        arrival_ns: when the request came in.
     """
 
     def __init__(
@@ -63,17 +77,18 @@ class RequestTracker:
         choices: Sequence[Choice],
         prompt_token_ids: Sequence[int],
         sampling: SamplingParams,
+        terms: Terms,
+        record: RequestRecord,
         owner: TrackerOwner,
-        arrival_ns: int,
     ) -> None:
         self._owner = owner
-        self._recorder = owner.recorder
-        self._arrival_ns = arrival_ns
+        self._terms = terms
+        self._record = record
+        self._arrival_ns = owner.now_ns() if terms.arrival_ns is None else terms.arrival_ns
         self._live = {
             choice.request_id: ChoiceProcessor(index, sampling, owner.tokenizer, prompt_token_ids)
             for index, choice in enumerate(choices)
         }
-        self._last_token_ns: dict[int, int] = {}
         self._buffer = DeltaBuffer()
         self._changed = asyncio.Event()
         self._is_accepted = False
@@ -84,6 +99,16 @@ class RequestTracker:
         """Ids of the choices that have not ended."""
         return list(self._live)
 
+    @property
+    def live_choices(self) -> list[tuple[int, int]]:
+        """Index and engine id of the choices that have not ended."""
+        return [(processor.index, request_id) for request_id, processor in self._live.items()]
+
+    @property
+    def account(self) -> Account:
+        """The account that the request is counted on."""
+        return self._record.account
+
     def accepted(self) -> None:
         """The engine took the request in."""
         self._is_accepted = True
@@ -91,22 +116,28 @@ class RequestTracker:
 
     def rejected(self, error: ChairliftError) -> None:
         """The engine, or this side of it, refused the request."""
-        self._end_all("rejected", error)
+        self._error = error
+        self._record.refused(is_missed=not isinstance(error, InvalidRequestError))
+        for request_id in list(self._live):
+            del self._live[request_id]
+            self._owner.release(request_id)
+        self._changed.set()
 
     def fail(self, error: ChairliftError) -> None:
         """The request cannot go on; what was generated so far can still be read before the error."""
         if self._live:
             self._owner.tell(AbortRequests(tuple(self._live)))
-        self._end_all("error", error)
+        self._end_all("error", error, self._owner.now_ns())
 
     def abort(self) -> None:
         """End every live choice with ``abort``. Fine at any time, any number of times."""
         if not self._live:
             return
         self._owner.tell(AbortRequests(tuple(self._live)))
+        now_ns = self._owner.now_ns()
         for request_id, processor in list(self._live.items()):
             self._buffer.put(processor.process((), finish_reason="abort"))
-            self._end(request_id, "abort")
+            self._end(request_id, "abort", now_ns)
         self._changed.set()
 
     def apply(self, update: Update, now_ns: int) -> None:
@@ -116,18 +147,22 @@ class RequestTracker:
         if update.finish_reason == "error":
             self.fail(EngineUnavailableError("the engine could not go on with this request"))
             return
+        if update.finish_reason in _LATE and not processor.num_output_tokens:
+            self._give_up(request_id, update.finish_reason, now_ns)
+            return
         delta = processor.process(
             update.token_ids,
             finish_reason=update.finish_reason,
             stop_token=update.stop_token,
             num_cached_tokens=update.num_cached_tokens,
         )
-        self._record_tokens(request_id, len(delta.token_ids), now_ns)
+        if delta.token_ids:
+            self._record.tokens(request_id, len(delta.token_ids), now_ns)
         self._buffer.put(delta)
         if processor.ended_here:
             self._owner.tell(FinishRequest(request_id, processor.num_output_tokens))
         if delta.finish_reason is not None:
-            self._end(request_id, delta.finish_reason, (now_ns - self._arrival_ns) / _NS_PER_S)
+            self._end(request_id, delta.finish_reason, now_ns)
         self._changed.set()
 
     async def wait_accepted(self) -> None:
@@ -160,27 +195,24 @@ class RequestTracker:
         self._changed.clear()
         await self._changed.wait()
 
-    def _record_tokens(self, request_id: int, num_tokens: int, now_ns: int) -> None:
-        if not num_tokens:
-            return
-        last_ns = self._last_token_ns.get(request_id)
-        if last_ns is None:
-            self._recorder.first_token((now_ns - self._arrival_ns) / _NS_PER_S)
-        else:
-            self._recorder.next_tokens((now_ns - last_ns) / _NS_PER_S, num_tokens)
-        self._last_token_ns[request_id] = now_ns
+    def _give_up(self, request_id: int, reason: str, now_ns: int) -> None:
+        """A choice that has no token yet came too late, and with it the whole request."""
+        others = tuple(other for other in self._live if other != request_id)
+        if others:
+            self._owner.tell(AbortRequests(others))
+        self._end_all(reason, _lateness(reason, self._terms, now_ns - self._arrival_ns), now_ns)
 
-    def _end_all(self, reason: str, error: ChairliftError) -> None:
+    def _end_all(self, reason: str, error: ChairliftError, now_ns: int) -> None:
         if self._live:
             self._error = error
         for request_id in list(self._live):
-            self._end(request_id, reason)
+            self._end(request_id, reason, now_ns)
         self._changed.set()
 
-    def _end(self, request_id: int, reason: str, duration_s: float | None = None) -> None:
+    def _end(self, request_id: int, reason: str, now_ns: int) -> None:
         del self._live[request_id]
         self._owner.release(request_id)
-        self._recorder.finished(reason, duration_s)
+        self._record.ended(request_id, reason, now_ns)
 
 
 class RequestStream:
@@ -221,6 +253,11 @@ class RequestStream:
             # The garbage collector may run in any thread.
             self._loop.call_soon_threadsafe(self._tracker.abort)
 
+    @property
+    def live_choices(self) -> list[tuple[int, int]]:
+        """Index of each choice that has not ended, and the id under which the engine explains it."""
+        return self._tracker.live_choices
+
     def abort(self) -> None:
         """End the request; choices that have not ended yet end with ``abort``, which can still be read."""
         self._tracker.abort()
@@ -228,3 +265,19 @@ class RequestStream:
     async def aclose(self) -> None:
         """Same as :meth:`abort`, under the name that asynchronous generators have for it."""
         self._tracker.abort()
+
+
+def _lateness(reason: str, terms: Terms, waited_ns: int) -> ChairliftError:
+    """The error of a request that came too late, with what it was allowed and what it took."""
+    if reason == "timeout":
+        waited_s = waited_ns / _NS_PER_S
+        return QueueTimeoutError(
+            f"the request waited {waited_s:.3g} s for its first slot, and --queue-timeout ends the wait; try again",
+            retry_after_s=min(max(math.ceil(waited_s), 1), _MAX_RETRY_AFTER_S),
+        )
+    allowed = {"ttft_deadline_ms": terms.ttft_deadline_ms, "deadline_ms": terms.deadline_ms}
+    shown = " and ".join(f"{name} is {limit_ms:g}" for name, limit_ms in allowed.items() if limit_ms is not None)
+    return DeadlineExceededError(
+        f"the request was given up after {waited_ns / _NS_PER_MS:.3g} ms without a first token: {shown}, which passed "
+        "or could not be met any more"
+    )

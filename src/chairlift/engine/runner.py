@@ -3,20 +3,41 @@
 Knows nothing of sockets or text. The engine process and the offline ``LLM`` both drive it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from chairlift.config.changes import check_changes
 from chairlift.config.sections import QueueSettings
 from chairlift.core import invariants
 from chairlift.core.outcome import RequestUpdate, StepOutcome
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.scheduler import Scheduler
 from chairlift.core.stepper import Stepper
+from chairlift.core.wait_prediction import Newcomer
 from chairlift.engine.engine_events import EngineEvents
-from chairlift.engine.messages import AddRequest, ModelInfo, StepDone, Update, Verdict
-from chairlift.engine.queue_gate import QueueGate
+from chairlift.engine.messages import (
+    AddRequest,
+    Choice,
+    Configure,
+    Configured,
+    Explain,
+    Explained,
+    Listed,
+    ListRequests,
+    ModelInfo,
+    StepDone,
+    Update,
+    Verdict,
+)
+from chairlift.engine.queue_gate import QueueGate, ms_until_deadline
 from chairlift.engine.remote_errors import to_verdict
-from chairlift.errors import InvalidRequestError, OverloadedError
+from chairlift.engine.request_status import count_by_reason, request_status, running_and_waiting
+from chairlift.engine.terms import deadline_ns
+from chairlift.errors import ConfigurationError, InvalidRequestError, OverloadedError
 from chairlift.observability.step_stats import StepStats
+
+_REASONS_INTERVAL_NS = 250_000_000
+"""Time between two counts of the waiting by reason; a step does not wait for one."""
 
 
 class EngineRunner:
@@ -29,25 +50,35 @@ class EngineRunner:
         self._scheduler = scheduler
         self._stepper = stepper
         self._events = events
+        self._queue = queue
         self._gate = QueueGate(queue)
+        self._reasons_due_ns = 0
 
     @property
     def has_unfinished(self) -> bool:
         """Whether any request runs or waits."""
         return self._scheduler.has_unfinished
 
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When the next request ends by itself because it waited too long or its deadline passes."""
+        return self._scheduler.next_expiry_ns
+
     def add(self, message: AddRequest, now_ns: int) -> Verdict:
         """Queue all choices of a request, or none of them. The verdict says which, and why."""
-        num_prompt_tokens = len(message.prompt_token_ids) * len(message.choices)
+        requests = [_to_request(message, choice, now_ns) for choice in message.choices]
+        newcomer = Newcomer(len(message.prompt_token_ids), len(requests), message.priority, message.tenant)
         try:
-            self._gate.check(self._scheduler, num_prompt_tokens)
+            requests[0].expected_wait = self._gate.check(
+                self._scheduler, newcomer, deadline_ms=ms_until_deadline(requests[0], now_ns)
+            )
         except OverloadedError as error:
             return to_verdict(message.request_id, error)
         added: list[int] = []
         try:
-            for choice in message.choices:
-                self._scheduler.add(_to_request(message, choice.request_id, choice.seed), now_ns)
-                added.append(choice.request_id)
+            for request in requests:
+                self._scheduler.add(request, now_ns)
+                added.append(request.request_id)
         except InvalidRequestError as error:
             self.abort(added, now_ns)
             return to_verdict(message.request_id, error)
@@ -56,29 +87,51 @@ class EngineRunner:
     def abort(self, request_ids: Sequence[int], now_ns: int) -> None:
         """End requests that nobody wants any more; unknown ids are fine."""
         for request_id in request_ids:
-            if self._scheduler.abort(request_id):
-                self._gate.departed(now_ns)
+            self._scheduler.abort(request_id)
 
     def finish(self, request_id: int, keep_tokens: int, now_ns: int) -> None:
         """End a request whose text reached a stop string; an unknown id is fine."""
-        if self._scheduler.finish(request_id, FinishReason.STOP, keep_tokens):
-            self._gate.departed(now_ns)
+        self._scheduler.finish(request_id, FinishReason.STOP, keep_tokens)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing done, while any request is alive."""
         return self._scheduler.reset_prefix_cache()
+
+    def take_expired(self) -> list[RequestUpdate]:
+        """Remove and return the ends of requests that waited too long or missed their deadline."""
+        return self._scheduler.take_expired()
+
+    def explain(self, question: Explain, now_ns: int) -> Explained:
+        """Say what requests wait for; nothing changes."""
+        statuses = (request_status(self._scheduler, request_id, now_ns) for request_id in question.request_ids)
+        return Explained(question.question, tuple(statuses))
+
+    def list_requests(self, question: ListRequests, now_ns: int) -> Listed:
+        """Say who runs and who is first in the queue; nothing changes."""
+        running, waiting = running_and_waiting(self._scheduler, question.limit, now_ns)
+        scheduler = self._scheduler
+        return Listed(question.question, running, waiting, scheduler.num_running, scheduler.num_waiting)
+
+    def configure(self, message: Configure, now_ns: int) -> Configured:
+        """Change settings, all of them or none, and say what is in force."""
+        error = None
+        if message.changes:
+            try:
+                changes = check_changes(message.changes, self._scheduler.config, self._queue)
+                if changes.scheduler:
+                    self._scheduler.reconfigure(changes.scheduler, now_ns)
+                self._queue = changes.queue
+                self._gate = QueueGate(changes.queue)
+            except ConfigurationError as refusal:
+                error = refusal.message
+        return Configured(message.question, self._scheduler.config, self._queue, error)
 
     def step(self, now_ns: int) -> StepOutcome | None:
         """Run one step; ``None`` if there is nothing to run.
 
         Raises whatever the executor raised; then :meth:`fail_all` is all that may still be called.
         """
-        outcome = self._stepper.step(now_ns)
-        if outcome is not None:
-            for update in outcome.updates:
-                if update.finish_reason is not None:
-                    self._gate.departed(now_ns)
-        return outcome
+        return self._stepper.step(now_ns)
 
     def drain(self) -> list[StepOutcome]:
         """Commit the steps in flight without planning more."""
@@ -95,22 +148,33 @@ class EngineRunner:
         self._stepper.reset()
         return self._scheduler.fail_all()
 
-    def stats(self, outcome: StepOutcome | None = None) -> StepStats:
+    def stats(self, now_ns: int = 0, outcome: StepOutcome | None = None) -> StepStats:
         """Report the scheduler's numbers, and those of the step if one is given."""
-        scheduler = self._scheduler.stats()
-        queue_times_ns = self._events.take_queue_times_ns()
+        events = self._events
+        report = StepStats(
+            scheduler=self._scheduler.stats(),
+            queue_times_ns=events.take_queue_times_ns(),
+            preemptions=events.take_preemptions(),
+            resumes=events.take_resumes(),
+            waiting_by_reason=self._waiting_by_reason(now_ns, is_due=outcome is None),
+        )
         if outcome is None:
-            return StepStats(scheduler=scheduler, queue_times_ns=queue_times_ns)
-        return StepStats(
-            scheduler=scheduler,
+            return report
+        return replace(
+            report,
             num_steps=1,
             duration_ns=outcome.result.duration_ns,
             num_prefill_tokens=outcome.num_prefill_tokens,
             num_decode_tokens=outcome.num_decode_tokens,
             num_padding_tokens=outcome.num_padding_tokens,
             num_wasted_rows=outcome.num_wasted_rows,
-            queue_times_ns=queue_times_ns,
         )
+
+    def _waiting_by_reason(self, now_ns: int, *, is_due: bool) -> dict[str, int] | None:
+        if not is_due and now_ns < self._reasons_due_ns:
+            return None
+        self._reasons_due_ns = now_ns + _REASONS_INTERVAL_NS
+        return count_by_reason(self._scheduler)
 
     def find_violations(self) -> list[str]:
         """Check the scheduler's state against itself; an empty list is good."""
@@ -122,9 +186,9 @@ class EngineRunner:
         return f"{self._scheduler.stats()}; requests: {requests}"
 
 
-def to_step_done(outcome: StepOutcome, stats: StepStats) -> StepDone:
-    """Turn a step's outcome into the message that carries it."""
-    return StepDone(tuple(map(_to_update, outcome.updates)), stats)
+def to_step_done(updates: Iterable[RequestUpdate], stats: StepStats) -> StepDone:
+    """Make the message that carries what a step brought, and what ended beside it."""
+    return StepDone(tuple(map(_to_update, updates)), stats)
 
 
 def _to_update(update: RequestUpdate) -> Update:
@@ -137,15 +201,19 @@ def _to_update(update: RequestUpdate) -> Update:
     )
 
 
-def _to_request(message: AddRequest, request_id: int, seed: int) -> Request:
+def _to_request(message: AddRequest, choice: Choice, now_ns: int) -> Request:
+    # What passed since the arrival, in the other process and on the way, is gone from its deadlines.
+    arrival_ns = now_ns if message.arrival_ns is None else message.arrival_ns
     return Request(
-        request_id,
+        choice.request_id,
         message.prompt_token_ids,
         message.sampling,
-        seed=seed,
+        seed=choice.seed,
         stop_token_ids=message.stop_token_ids,
         priority=message.priority,
         tenant=message.tenant,
         cache_salt=message.cache_salt,
         adapter=message.adapter,
+        ttft_deadline_ns=deadline_ns(arrival_ns, message.ttft_deadline_ms),
+        deadline_ns=deadline_ns(arrival_ns, message.deadline_ms),
     )

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
 from chairlift.engine.connection import EngineConnection
 from chairlift.engine.messages import Failed, Inbound, ModelInfo, Outbound, Ready
@@ -61,11 +62,19 @@ class Supervisor:
     Args:
         settings: what each of them is told.
         listener: who hears of it.
+        tenants: what each tenant may have, which each of them is told too.
         backoff: pauses between restarts.
     """
 
-    def __init__(self, settings: Settings, listener: EngineListener, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listener: EngineListener,
+        tenants: TenantTable | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._settings = settings
+        self._tenants = tenants or TenantTable()
         self._listener = listener
         self._backoff = backoff or Backoff()
         self._socket_dir: Path | None = None
@@ -130,7 +139,7 @@ class Supervisor:
     async def _launch(self, socket_dir: Path) -> EngineConnection:
         """Start the next generation and wait until it is ready."""
         self._generation += 1
-        connection = await EngineConnection.launch(self._settings, socket_dir, self._generation)
+        connection = await EngineConnection.launch(self._settings, self._tenants, socket_dir, self._generation)
         try:
             message = await _until_exit(connection, connection.receive())
             if isinstance(message, Failed):

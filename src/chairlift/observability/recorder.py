@@ -3,10 +3,15 @@
 Knows nothing of requests' content, and reads no clock: callers bring durations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from chairlift.config.resolved import TenantTable
+from chairlift.core.request import BlockedOn
 from chairlift.core.views import SchedulerStats
+from chairlift.observability.accounts import Accounts, Objectives
+from chairlift.observability.fairness_window import FairnessWindow
 from chairlift.observability.metrics import FINISH_REASONS, Metrics
+from chairlift.observability.request_record import RequestRecord, RequestSeries
 from chairlift.observability.step_stats import NO_SCHEDULER, StepStats
 
 _TOTALS = (
@@ -22,48 +27,68 @@ _NS_PER_S = 1e9
 
 
 class Recorder:
-    """Feeds :class:`~chairlift.observability.metrics.Metrics`; one per API process."""
+    """Feeds :class:`~chairlift.observability.metrics.Metrics`; one per API process.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Args:
+        metrics: where it counts.
+        tenants: whose labels are always their own, and the weights by which service is compared.
+    """
+
+    def __init__(self, metrics: Metrics, tenants: TenantTable | None = None) -> None:
         self.metrics = metrics
+        self.tenants = tenants or TenantTable()
         self._last = NO_SCHEDULER
+        self._accounts = Accounts(metrics, self.tenants)
+        self._fairness = FairnessWindow()
+        self._series = RequestSeries(metrics)
         self._running = metrics.gauge("num_requests_running")
         self._waiting = metrics.gauge("num_requests_waiting")
+        self._waiting_by_reason = metrics.gauge("num_requests_waiting_by_reason")
         self._usage = metrics.gauge("kv_cache_usage_ratio")
         self._cached = metrics.gauge("kv_cache_cached_ratio")
+        self._jain = metrics.gauge("fairness_jain_ratio")
         self._up = metrics.gauge("engine_up")
         self._restarts = metrics.counter("engine_restarts_total")
-        self._received = metrics.counter("requests_received_total")
+        self._reconfigurations = metrics.counter("scheduler_reconfigurations_total")
         self._totals = [(field, metrics.counter(name)) for field, name in _TOTALS]
-        finished = metrics.counter("requests_finished_total")
-        self._finished = {reason: finished.labels(reason) for reason in FINISH_REASONS}
-        self._first_token = metrics.histogram("time_to_first_token_seconds")
-        self._inter_token = metrics.histogram("inter_token_latency_seconds")
-        self._e2e = metrics.histogram("e2e_request_latency_seconds")
+        for reason in FINISH_REASONS:
+            self._series.finished.labels(reason)
         self._queue_time = metrics.histogram("request_queue_time_seconds")
         self._step_duration = metrics.histogram("step_duration_seconds")
         self._step_tokens = metrics.histogram("step_tokens")
         self._padding = metrics.counter("padding_tokens_total")
         self._wasted = metrics.counter("wasted_rows_total")
+        self._set_reasons({})
+        self._jain.set(1)
 
-    def received(self, num_choices: int) -> None:
-        """Count a request at its arrival."""
-        self._received.inc(num_choices)
+    def request(
+        self,
+        tier: int,
+        tenant: str,
+        objectives: Objectives,
+        *,
+        num_prompt_tokens: int,
+        num_choices: int,
+        arrival_ns: int,
+    ) -> RequestRecord:
+        """Count a request at its arrival, and return what counts the rest of it."""
+        return RequestRecord(
+            self._series,
+            self._accounts.find(tier, tenant, arrival_ns),
+            objectives,
+            num_prompt_tokens=num_prompt_tokens,
+            num_choices=num_choices,
+            arrival_ns=arrival_ns,
+        )
 
-    def finished(self, reason: str, duration_s: float | None = None, *, num_choices: int = 1) -> None:
-        """Count the end of a request, with its whole duration if it ran to its own end."""
-        self._finished[reason].inc(num_choices)
-        if duration_s is not None:
-            self._e2e.observe(duration_s)
+    def compare_service(self, now_ns: int) -> None:
+        """Follow how level the service of tenants is; cheap unless a second has passed."""
+        if self._fairness.wants_look(now_ns):
+            self._jain.set(self._fairness.look(now_ns, self._accounts.services(self.tenants)))
 
-    def first_token(self, since_arrival_s: float) -> None:
-        """Take the time to a request's first token."""
-        self._first_token.observe(since_arrival_s)
-
-    def next_tokens(self, since_last_s: float, num_tokens: int) -> None:
-        """Take the pause before ``num_tokens`` that came together: it is shared out evenly between them."""
-        for _ in range(num_tokens):
-            self._inter_token.observe(since_last_s / num_tokens)
+    def reconfigured(self) -> None:
+        """Settings were changed at run time."""
+        self._reconfigurations.inc()
 
     def step(self, stats: StepStats) -> None:
         """Take the engine's report."""
@@ -72,6 +97,8 @@ class Recorder:
             counter.inc(getattr(stats.scheduler, field) - getattr(self._last, field))
         self._last = stats.scheduler
         self._observe_queue_times(stats.queue_times_ns)
+        if stats.waiting_by_reason is not None:
+            self._set_reasons(stats.waiting_by_reason)
         if stats.num_steps:
             self._step_duration.observe(stats.duration_ns / _NS_PER_S)
             self._step_tokens.observe(stats.num_prefill_tokens + stats.num_decode_tokens)
@@ -89,6 +116,7 @@ class Recorder:
         """The engine process is gone, and with it everything that ran, waited or lay in its KV pages."""
         self._up.set(0)
         self._set_gauges(NO_SCHEDULER)
+        self._set_reasons({})
 
     def _set_gauges(self, stats: SchedulerStats) -> None:
         num_pages = max(stats.num_pages, 1)
@@ -96,6 +124,10 @@ class Recorder:
         self._waiting.set(stats.num_waiting)
         self._usage.set(stats.num_leased_pages / num_pages)
         self._cached.set(stats.num_cached_pages / num_pages)
+
+    def _set_reasons(self, waiting_by_reason: Mapping[str, int]) -> None:
+        for reason in BlockedOn:
+            self._waiting_by_reason.labels(reason.value).set(waiting_by_reason.get(reason.value, 0))
 
     def _observe_queue_times(self, queue_times_ns: Sequence[int]) -> None:
         for queue_time_ns in queue_times_ns:

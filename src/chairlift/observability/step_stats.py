@@ -23,6 +23,25 @@ NO_SCHEDULER = SchedulerStats(
 """Nothing runs, nothing was ever counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreemptionNote:
+    """A request gave way; ``cause`` and ``mode`` are those of :class:`~chairlift.core.events.Preempted`."""
+
+    request_id: int
+    cause: str
+    mode: str
+    num_swapped_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeNote:
+    """A preempted request goes on: so many tokens are computed once more, so many pages come back from the host."""
+
+    request_id: int
+    num_recomputed_tokens: int
+    num_swapped_pages: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """The scheduler's numbers after a step, and the step itself.
@@ -39,3 +58,8 @@ class StepStats:
     num_wasted_rows: int = 0
     queue_times_ns: tuple[int, ...] = ()
     """One entry per request that got its first slot since the report before."""
+    preemptions: tuple[PreemptionNote, ...] = ()
+    """Since the report before, like ``resumes``."""
+    resumes: tuple[ResumeNote, ...] = ()
+    waiting_by_reason: dict[str, int] | None = None
+    """Waiting requests by :class:`~chairlift.core.request.BlockedOn` value; not in every report."""

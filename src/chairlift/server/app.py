@@ -9,8 +9,9 @@ from starlette.requests import ClientDisconnect
 
 import chairlift
 from chairlift.config.sections import ServerSettings
-from chairlift.errors import ChairliftError, ConfigurationError
-from chairlift.server import operations
+from chairlift.errors import ChairliftError
+from chairlift.server import administration, live_requests, operations
+from chairlift.server.access import Access
 from chairlift.server.context import ServerContext
 from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.engine_port import Engine
@@ -20,11 +21,17 @@ from chairlift.server.errors import (
     handle_http_exception,
     handle_unexpected_error,
 )
-from chairlift.server.middleware import ApiKeyGuard, RequestLabel
+from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import chat, completions, models, requests, responses, tokenize
 from chairlift.server.openapi import install_openapi
 
-_BODIES = (requests.CompletionBody, requests.ChatBody, requests.TokenizeBody, requests.DetokenizeBody)
+_BODIES = (
+    requests.CompletionBody,
+    requests.ChatBody,
+    requests.TokenizeBody,
+    requests.DetokenizeBody,
+    administration.SchedulerChanges,
+)
 _ANSWERS = (
     responses.Completion,
     responses.ChatCompletion,
@@ -35,20 +42,29 @@ _ANSWERS = (
     responses.Text,
     operations.Health,
     operations.Version,
+    live_requests.RequestDetails,
+    live_requests.RequestList,
+    administration.SchedulerSettingsNow,
 )
 
 
-def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
+def create_app(engine: Engine, settings: ServerSettings, access: Access | None = None) -> FastAPI:
     """The application that serves an engine, which must be started by whoever runs this.
 
+    Args:
+        engine: what generates.
+        settings: the server's section.
+        access: who may ask for what; whoever has ``--api-key``, if there is one, if absent.
+
     Raises:
-        ConfigurationError: the API key is empty, so that anybody would be let in by mistake.
+        ConfigurationError: a key is empty, so that anybody would be let in by mistake.
     """
     app = FastAPI(
         title="Chairlift", version=chairlift.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.state.context = ServerContext(engine, settings, chairlift.__version__, int(time.time()))
-    for module in (completions, chat, models, tokenize, operations):
+    access = access or Access(settings)
+    app.state.context = ServerContext(engine, settings, chairlift.__version__, int(time.time()), access)
+    for module in (completions, chat, models, live_requests, tokenize, operations, administration):
         app.include_router(module.router)
     install_openapi(app, _BODIES, _ANSWERS)
     app.add_exception_handler(ChairliftError, handle_chairlift_error)
@@ -56,9 +72,6 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, handle_client_left)
     app.add_exception_handler(ClientLeftError, handle_client_left)
     app.add_exception_handler(HTTPStatus.INTERNAL_SERVER_ERROR, handle_unexpected_error)
-    if settings.api_key is not None:
-        if not settings.api_key:
-            raise ConfigurationError("--api-key must not be empty; leave it out to serve without a key")
-        app.add_middleware(ApiKeyGuard, api_key=settings.api_key)
+    app.add_middleware(AccessGuard, access=access)
     app.add_middleware(RequestLabel)
     return app

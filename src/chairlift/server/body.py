@@ -1,5 +1,6 @@
 """Reading a request body: bounded while it arrives, then checked. Knows nothing of what the fields mean."""
 
+import time
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -12,17 +13,27 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """The request's JSON body as a checked model.
+    """The request's JSON body as a checked model; notes when it had arrived.
 
     Raises:
         BodyTooLargeError: more bytes came, or were announced, than ``--max-body-bytes``.
         InvalidRequestError: not JSON, or a field is missing, unknown or of the wrong type.
     """
-    raw = await _read_bounded(request, context_of(request).settings.max_body_bytes)
+    raw = await read_bytes(request)
+    request.state.arrival_ns = time.monotonic_ns()
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
         raise invalid_body(error) from None
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The request's body as it came.
+
+    Raises:
+        BodyTooLargeError: more bytes came, or were announced, than ``--max-body-bytes``.
+    """
+    return await _read_bounded(request, context_of(request).settings.max_body_bytes)
 
 
 async def _read_bounded(request: Request, max_bytes: int) -> bytes:

@@ -1,18 +1,20 @@
 """What every endpoint is given. Knows nothing of endpoints."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from chairlift.config.sections import ServerSettings
 from chairlift.errors import UnknownModelError
+from chairlift.server.access import Access, Caller
+from chairlift.server.directory import RequestDirectory
 from chairlift.server.engine_port import Engine
 from chairlift.server.errors import shorten
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The engine, the server's settings and the facts that endpoints report.
+    """The engine, the server's settings and rules, the requests that are alive, and the facts that endpoints report.
 
     ``started_at_s`` is the Unix time at which the server started, reported as the model's creation time.
     """
@@ -21,6 +23,8 @@ class ServerContext:
     settings: ServerSettings
     version: str
     started_at_s: int
+    access: Access
+    directory: RequestDirectory = field(default_factory=RequestDirectory)
 
     def check_model(self, name: str | None) -> str:
         """Name of the model that answers a request for ``name``; ``None`` takes the one there is.
@@ -40,3 +44,9 @@ def context_of(request: Request) -> ServerContext:
     """The context of the application that received a request."""
     context: ServerContext = request.app.state.context
     return context
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sent a request, as the guard found out."""
+    caller: Caller = request.state.caller
+    return caller

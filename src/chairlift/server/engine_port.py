@@ -3,11 +3,14 @@
 Knows nothing of processes or schedulers; :class:`chairlift.engine.async_engine.AsyncEngine` fits, and so does a stub.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from chairlift.config.resolved import TenantTable
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.messages import Listed, RequestStatus
 from chairlift.engine.outputs import ChoiceDelta
+from chairlift.engine.terms import Terms
 
 
 class ModelFacts(Protocol):
@@ -64,6 +67,11 @@ class TokenStream(Protocol):
         """Deltas of all choices as they come; raises ``EngineUnavailableError`` if the engine dies midway."""
         ...
 
+    @property
+    def live_choices(self) -> list[tuple[int, int]]:
+        """Index of each choice that has not ended, and the id under which the engine explains it."""
+        ...
+
     def abort(self) -> None:
         """End the request now and free what it holds; does nothing once it has ended."""
         ...
@@ -105,21 +113,44 @@ class Engine(Protocol):
         """The model's facts."""
         ...
 
+    @property
+    def tenants(self) -> TenantTable:
+        """What each tenant may have now."""
+        ...
+
     async def submit(
-        self,
-        prompt_token_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str | None = None,
-        label: str | None = None,
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms | None = None
     ) -> TokenStream:
         """Hand in a request and wait until it is accepted; cancelling the wait leaves nothing behind.
 
         Raises:
             InvalidRequestError: it can never run.
             OverloadedError: too much is waiting already, or the engine is draining.
+            EngineUnavailableError: the engine is down.
+        """
+        ...
+
+    async def explain(self, request_ids: Sequence[int]) -> Sequence[RequestStatus | None]:
+        """Say of each choice what it waits for; ``None`` for those that are not alive.
+
+        Raises:
+            EngineUnavailableError: the engine is down.
+        """
+        ...
+
+    async def list_requests(self, limit: int) -> Listed:
+        """Say who runs and who is first in the queue, at most so many of each.
+
+        Raises:
+            EngineUnavailableError: the engine is down.
+        """
+        ...
+
+    async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
+        """Change settings, all or none, and return every changeable one as it is now; without changes only ask.
+
+        Raises:
+            InvalidRequestError: a change is not possible; nothing was changed.
             EngineUnavailableError: the engine is down.
         """
         ...

@@ -1,19 +1,30 @@
-"""What happens around every request: its label and the API key. Knows nothing of bodies or endpoints."""
+"""What happens around every request: its label, and who may pass. Knows nothing of bodies or endpoints."""
 
-import hmac
 from collections.abc import MutableMapping
+from http import HTTPStatus
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chairlift.errors import AuthenticationError
+from chairlift.errors import AuthenticationError, ChairliftError, InvalidRequestError
+from chairlift.server.access import ANYBODY, Access, Caller
 from chairlift.server.errors import error_response
 
 PUBLIC_PATHS = frozenset({"/health", "/metrics", "/version", "/docs", "/openapi.json"})
 """Answered without a key; every other path needs it."""
 
+REQUESTS_PATH = "/v1/requests"
+"""The list is for the administrator; what is below it for the administrator or the sender."""
+ADMIN_PATH = "/admin/"
+
 _MAX_LABEL_CHARS = 128
+
+
+class AdministrationOffError(InvalidRequestError):
+    """There is no key for administration, so its endpoints do not exist."""
+
+    http_status = HTTPStatus.NOT_FOUND
 
 
 def request_label(scope: Scope) -> str | None:
@@ -43,22 +54,45 @@ class RequestLabel:
         await self.app(scope, receive, send_labelled)
 
 
-class ApiKeyGuard:
-    """Refuses requests without the right bearer token. The key is compared in constant time and never logged."""
+class AccessGuard:
+    """Lets nobody in who may not be, and notes who it is that is let in."""
 
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
-        self._expected = api_key.encode()
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or self._is_authorised(scope):
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        error = AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
-        await error_response(error)(scope, receive, send)
+        try:
+            caller = self._find_caller(scope["path"], Headers(scope=scope))
+        except ChairliftError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        await self.app(scope, receive, send)
 
-    def _is_authorised(self, scope: Scope) -> bool:
-        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        is_right = hmac.compare_digest(token.strip().encode("latin-1"), self._expected)
-        return is_right and scheme.lower() == "bearer"
+    def _find_caller(self, path: str, headers: Headers) -> Caller:
+        if path in PUBLIC_PATHS:
+            return ANYBODY
+        if path.startswith(ADMIN_PATH) or path == REQUESTS_PATH:
+            return self._admin(path, headers)
+        caller = self._access.find_caller(headers)
+        if caller is None or caller is ANYBODY:
+            admin = self._access.find_admin(headers) if path.startswith(f"{REQUESTS_PATH}/") else None
+            caller = admin or caller
+        if caller is None:
+            raise AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+        return caller
+
+    def _admin(self, path: str, headers: Headers) -> Caller:
+        if not self._access.has_admin:
+            raise AdministrationOffError(f"there is no {path} here; --admin-api-key turns administration on")
+        admin = self._access.find_admin(headers)
+        if admin is None:
+            raise AuthenticationError(
+                "the administrator's key is missing or wrong; send it as 'Authorization: Bearer KEY'"
+            )
+        return admin

@@ -20,6 +20,7 @@ import uvicorn
 
 from chairlift.config.sections import ServerSettings
 from chairlift.errors import ConfigurationError
+from chairlift.server.access import Access
 from chairlift.server.announce import base_url, is_loopback, ready_text
 from chairlift.server.app import create_app
 from chairlift.server.engine_port import ManagedEngine
@@ -30,12 +31,15 @@ _LAST_WORDS_S = 5
 """Seconds that answers get to leave the socket once the engine has stopped."""
 
 
-def run_server(make_engine: Callable[[], ManagedEngine], settings: ServerSettings, say: Callable[[str], None]) -> int:
+def run_server(
+    make_engine: Callable[[], ManagedEngine], settings: ServerSettings, access: Access, say: Callable[[str], None]
+) -> int:
     """Serve until a signal ends it.
 
     Args:
         make_engine: called in the event loop that the engine will live in.
         settings: the server's section.
+        access: who may ask for what.
         say: given the address and the line to try, once requests are served.
 
     Returns:
@@ -48,7 +52,7 @@ def run_server(make_engine: Callable[[], ManagedEngine], settings: ServerSetting
     listener = bind(settings.host, settings.port)
     loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()
     with listener, asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_Service(make_engine(), settings, listener, say).run())
+        return runner.run(_Service(make_engine(), settings, access, listener, say).run())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -93,16 +97,22 @@ class _Service:
     """One run of the state machine drawn above."""
 
     def __init__(
-        self, engine: ManagedEngine, settings: ServerSettings, listener: socket.socket, say: Callable[[str], None]
+        self,
+        engine: ManagedEngine,
+        settings: ServerSettings,
+        access: Access,
+        listener: socket.socket,
+        say: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._settings = settings
+        self._access = access
         self._listener = listener
         self._say = say
         self._stop_wanted = asyncio.Event()
         self._is_forced = False
         config = uvicorn.Config(
-            create_app(engine, settings),
+            create_app(engine, settings, access),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -141,9 +151,13 @@ class _Service:
 
     def _announce(self) -> None:
         host, port = self._listener.getsockname()[:2]
-        has_key = self._settings.api_key is not None
+        has_key = self._access.needs_key
         if not has_key and not is_loopback(host):
-            logger.warning("anybody who reaches %s port %d may use this server: there is no --api-key", host, port)
+            logger.warning(
+                "anybody who reaches %s port %d may use this server: no key is needed",
+                host,
+                port,
+            )
         self._say(ready_text(self._engine.model_info.name, base_url(host, port), needs_key=has_key))
 
     def _on_signal(self, number: int) -> None:

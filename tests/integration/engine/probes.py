@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -10,6 +11,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.request_tracker import RequestStream
+from chairlift.engine.terms import Terms
 
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 """Runs until the model length: with the toy model, seconds for a length of thousands."""
@@ -23,9 +25,9 @@ async def collect(stream: RequestStream) -> dict[int, list[ChoiceDelta]]:
     return deltas
 
 
-async def run(engine: AsyncEngine, prompt: str, sampling: SamplingParams, **options: object) -> list[str]:
+async def run(engine: AsyncEngine, prompt: str, sampling: SamplingParams, **terms: Any) -> list[str]:
     """Generate and return the text of each choice."""
-    stream = await engine.submit(engine.tokenizer.encode(prompt), sampling, **options)  # type: ignore[arg-type]
+    stream = await engine.submit(engine.tokenizer.encode(prompt), sampling, Terms(**terms))
     deltas = await collect(stream)
     return ["".join(delta.text for delta in deltas[index]) for index in sorted(deltas)]
 

@@ -12,6 +12,7 @@ from chairlift import LLM
 from chairlift.config.load import load_settings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.async_engine import AsyncEngine
+from chairlift.engine.terms import Terms
 from chairlift.errors import (
     ConfigurationError,
     DrainingError,
@@ -193,7 +194,7 @@ async def test_salts_keep_prefixes_apart(start_engine: StartEngine) -> None:
     engine = await start_engine()
     cached: list[int | None] = []
     for salt in ("a", "b", "a", None):
-        stream = await engine.submit([9] * 64, SamplingParams(max_tokens=1), cache_salt=salt)
+        stream = await engine.submit([9] * 64, SamplingParams(max_tokens=1), Terms(cache_salt=salt))
         cached.append((await anext(stream)).num_cached_tokens)
     assert cached == [0, 0, 48, 0]
 

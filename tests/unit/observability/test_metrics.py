@@ -1,13 +1,19 @@
 """Metrics: the table, and what the recorder makes of requests, steps and dying engines."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from chairlift.observability.metrics import METRICS, Metrics
+from chairlift.config.resolved import TenantConfig, TenantTable
+from chairlift.observability.accounts import Objectives
+from chairlift.observability.metrics import MAX_OTHER_TENANTS, MAX_OTHER_TIERS, METRICS, Metrics
 from chairlift.observability.recorder import Recorder
+from chairlift.observability.request_record import RequestRecord
 from chairlift.observability.step_stats import NO_SCHEDULER, StepStats
+
+MS = 1_000_000
 
 BUSY = replace(
     NO_SCHEDULER,
@@ -27,6 +33,12 @@ BUSY = replace(
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder(Metrics())
+
+
+def request(recorder: Recorder, **given: Any) -> RequestRecord:
+    arguments = {"tier": 0, "tenant": "", "objectives": Objectives(), **given}
+    numbers = {"num_prompt_tokens": 10, "num_choices": 1, "arrival_ns": 0}
+    return recorder.request(**{**numbers, **arguments})
 
 
 def values(recorder: Recorder) -> dict[str, float]:
@@ -51,7 +63,7 @@ def test_every_metric_of_the_table_is_exported_under_its_name() -> None:
 
 def test_two_engines_in_one_process_do_not_share_a_registry() -> None:
     first, second = Recorder(Metrics()), Recorder(Metrics())
-    first.received(2)
+    request(first, num_choices=2)
     assert values(first)["requests_received_total"] == 2
     assert values(second)["requests_received_total"] == 0
 
@@ -94,20 +106,145 @@ def test_dead_engine_leaves_no_gauge_behind_and_counters_survive_its_restart(rec
 
 
 def test_tokens_that_come_together_share_the_pause_before_them(recorder: Recorder) -> None:
-    recorder.first_token(0.2)
-    recorder.next_tokens(0.5, 5)
+    record = request(recorder)
+    record.tokens(0, 1, 200 * MS)
+    record.tokens(0, 5, 700 * MS)
     got = values(recorder)
     assert got["time_to_first_token_seconds_count"] == 1
+    assert got["time_to_first_token_seconds_sum"] == pytest.approx(0.2)
     assert got["inter_token_latency_seconds_count"] == 5
     assert got["inter_token_latency_seconds_sum"] == pytest.approx(0.5)
     assert got["inter_token_latency_seconds_bucket{0.1}"] == 5
+    assert got["inter_token_latency_seconds_bucket{0.075}"] == 0
+    assert got["tenant_inter_token_latency_seconds_count{default}{0}"] == 5
+    assert got["tenant_generation_tokens_total{default}{0}"] == 6
+    assert got["tenant_prompt_tokens_total{default}{0}"] == 10
 
 
 def test_each_request_ends_with_one_reason_and_only_whole_ones_have_a_latency(recorder: Recorder) -> None:
-    recorder.received(4)
-    recorder.finished("stop", 1.0)
-    recorder.finished("abort")
-    recorder.finished("rejected", num_choices=2)
+    record = request(recorder, num_choices=2)
+    record.tokens(0, 1, 100 * MS)
+    record.ended(0, "stop", 1000 * MS)
+    record.ended(1, "abort", 1000 * MS)
+    request(recorder, num_choices=2).refused(is_missed=True)
     got = values(recorder)
     assert sum(value for name, value in got.items() if name.startswith("requests_finished_total{")) == 4
+    assert got["requests_finished_total{rejected}"] == got["tenant_requests_finished_total{rejected}{default}{0}"] == 2
     assert got["e2e_request_latency_seconds_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "first_ms", "end_ms", "met", "missed", "good"),
+    [
+        ("stop", 100, 900, 1, 0, 1),
+        ("length", 101, 900, 0, 1, 0),  # the first token came too late
+        ("stop", 100, 1001, 0, 1, 0),  # the last one did
+        ("deadline", 50, 1000, 0, 1, 0),
+        ("error", 50, 100, 0, 1, 0),
+        ("abort", 50, 100, 0, 0, 0),  # the client left: nobody missed anything
+    ],
+)
+def test_objectives_are_met_only_by_a_good_end_in_time(
+    recorder: Recorder, reason: str, first_ms: int, end_ms: int, met: int, missed: int, good: int
+) -> None:
+    record = request(recorder, objectives=Objectives(ttft_s=0.1, total_s=1.0), tier=-1, tenant="a")
+    record.tokens(0, 3, first_ms * MS)
+    record.ended(0, reason, end_ms * MS)
+    got = values(recorder)
+    assert got.get("slo_requests_total{met}{a}{-1}", 0) == met
+    assert got.get("slo_requests_total{missed}{a}{-1}", 0) == missed
+    assert got["goodput_requests_total{a}{-1}"] == good
+    assert got["goodput_tokens_total{a}{-1}"] == 3 * good
+
+
+def test_without_an_objective_every_good_end_is_goodput_and_nothing_is_attained(recorder: Recorder) -> None:
+    record = request(recorder)
+    record.tokens(0, 4, 10**6 * MS)
+    record.ended(0, "length", 10**6 * MS)
+    got = values(recorder)
+    assert got["goodput_tokens_total{default}{0}"] == 4
+    assert not any(name.startswith("slo_requests_total") for name in got)
+
+
+def test_a_refusal_for_overload_misses_and_one_of_a_wrong_request_does_not(recorder: Recorder) -> None:
+    request(recorder, objectives=Objectives(ttft_s=1.0)).refused(is_missed=True)
+    request(recorder, objectives=Objectives(ttft_s=1.0)).refused(is_missed=False)
+    assert values(recorder)["slo_requests_total{missed}{default}{0}"] == 1
+
+
+def test_preemptions_are_counted_where_the_victim_belongs(recorder: Recorder) -> None:
+    account = request(recorder, tier=2, tenant="batch").account
+    account.preempted("urgency", "swap", 5)
+    account.resumed(7, 5)
+    account.preempted("pages", "recompute", 0)
+    got = values(recorder)
+    assert got["preemptions_by_cause_total{urgency}{swap}{batch}{2}"] == 1
+    assert got["preemptions_by_cause_total{pages}{recompute}{batch}{2}"] == 1
+    assert got["recomputed_tokens_total{batch}{2}"] == 7
+    assert got["swapped_pages_total{out}{batch}{2}"] == got["swapped_pages_total{in}{batch}{2}"] == 5
+
+
+def test_names_that_clients_choose_cannot_multiply_the_series() -> None:
+    tenants = TenantTable(by_name={"paying": TenantConfig(most_urgent_tier=-3)})
+    recorder = Recorder(Metrics(), tenants)
+    for number in range(1000):
+        request(recorder, tier=number, tenant=f"user-{number}")
+    request(recorder, tier=-3, tenant="paying").refused(is_missed=True)
+    labels = {name for name in values(recorder) if name.startswith("tenant_time_to_first_token_seconds_count")}
+    tenant_labels = {name.split("{")[1] for name in labels}
+    tier_labels = {name.split("{")[2] for name in labels}
+    assert len(tenant_labels) == MAX_OTHER_TENANTS + 2  # the configured one, and "other"
+    assert len(tier_labels) == MAX_OTHER_TIERS + 3  # 0 of the first request, -3, and "other"
+    assert {"paying}", "other}"} <= tenant_labels
+    assert "tenant_requests_finished_total{rejected}{paying}{-3}" in values(recorder)
+
+
+def test_a_name_nobody_uses_any_more_makes_room_and_its_series_end() -> None:
+    recorder = Recorder(Metrics())
+    for number in range(MAX_OTHER_TENANTS):
+        request(recorder, tenant=f"old-{number}").refused(is_missed=False)
+    request(recorder, tenant="new", arrival_ns=500_000 * MS).refused(is_missed=False)
+    assert "tenant_requests_finished_total{rejected}{new}{0}" not in values(recorder)
+    request(recorder, tenant="new", arrival_ns=601_000 * MS).refused(is_missed=False)
+    got = values(recorder)
+    assert got["tenant_requests_finished_total{rejected}{new}{0}"] == 1
+    assert not any("{old-0}" in name for name in got)
+    assert got["tenant_requests_finished_total{rejected}{old-1}{0}"] == 1
+
+
+def test_a_name_with_unfinished_requests_keeps_its_series() -> None:
+    recorder = Recorder(Metrics())
+    for number in range(MAX_OTHER_TENANTS):
+        request(recorder, tenant=f"busy-{number}")
+    request(recorder, tenant="new", arrival_ns=10**7 * MS)
+    got = values(recorder)
+    assert "tenant_generation_tokens_total{busy-0}{0}" in got
+    assert "tenant_generation_tokens_total{new}{0}" not in got
+
+
+def test_waiting_by_reason_is_set_when_it_is_reported(recorder: Recorder) -> None:
+    recorder.step(StepStats(scheduler=BUSY, waiting_by_reason={"pages": 3}))
+    recorder.step(StepStats(scheduler=BUSY))
+    got = values(recorder)
+    assert got["num_requests_waiting_by_reason{pages}"] == 3
+    assert got["num_requests_waiting_by_reason{slots}"] == 0
+    recorder.engine_down()
+    assert values(recorder)["num_requests_waiting_by_reason{pages}"] == 0
+
+
+def test_jain_index_compares_what_tenants_with_work_got_for_their_weight() -> None:
+    tenants = TenantTable(by_name={"a": TenantConfig(weight=2.0), "b": TenantConfig(), "seldom": TenantConfig()})
+    recorder = Recorder(Metrics(), tenants)
+    records = {name: request(recorder, tenant=name) for name in ("a", "b", "seldom")}
+    for second in range(10):
+        now_ns = second * 1000 * MS
+        records["a"].tokens(0, 20, now_ns)
+        records["b"].tokens(0, 10, now_ns)
+        recorder.compare_service(now_ns)
+        if second == 1:
+            records["seldom"].ended(0, "abort", now_ns)
+    assert values(recorder)["fairness_jain_ratio"] == pytest.approx(1.0)
+    for second in range(10, 200):
+        records["a"].tokens(0, 100, second * 1000 * MS)
+        recorder.compare_service(second * 1000 * MS)
+    assert values(recorder)["fairness_jain_ratio"] == pytest.approx(0.5)

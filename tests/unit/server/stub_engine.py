@@ -1,16 +1,21 @@
 """An engine whose answers are scripted by the test. Knows nothing of scheduling."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from chairlift.config.resolved import TenantTable
 from chairlift.config.sections import ServerSettings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.byte_tokenizer import ByteTokenizer
+from chairlift.engine.messages import Listed, RequestStatus
 from chairlift.engine.outputs import ChoiceDelta
+from chairlift.engine.terms import Terms
+from chairlift.server.access import Access
 from chairlift.server.app import create_app
 
 Script = Callable[[Sequence[int], SamplingParams], AsyncIterator[ChoiceDelta]]
@@ -42,6 +47,7 @@ async def letters(prompt: Sequence[int], sampling: SamplingParams) -> AsyncItera
 @dataclass
 class StubStream:
     deltas: AsyncIterator[ChoiceDelta]
+    live_choices: list[tuple[int, int]] = field(default_factory=list)
     num_aborts: int = 0
 
     def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
@@ -49,6 +55,26 @@ class StubStream:
 
     def abort(self) -> None:
         self.num_aborts += 1
+
+
+def status(request_id: int) -> RequestStatus:
+    """A request that waits for pages."""
+    return RequestStatus(
+        request_id=request_id,
+        phase="waiting",
+        tier=0,
+        tenant="",
+        blocked_on="pages",
+        reason="3 pages are missing",
+        waited_s=1.5,
+        position=2,
+        num_tokens_ahead=30,
+        num_prompt_tokens=7,
+        num_output_tokens=0,
+        num_computed_tokens=0,
+        num_kv_pages=0,
+        num_preemptions=0,
+    )
 
 
 @dataclass
@@ -62,14 +88,34 @@ class StubEngine:
     metrics: Page = field(default_factory=Page)
     streams: list[StubStream] = field(default_factory=list)
     submitted: list[dict] = field(default_factory=list)
+    tenants: TenantTable = field(default_factory=TenantTable)
+    engine_ids: Iterator[int] = field(default_factory=lambda: itertools.count(100))
+    explained: list[list[int]] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
+    configured: list[dict] = field(default_factory=list)
 
-    async def submit(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, **options: object) -> StubStream:
-        self.submitted.append({"prompt": list(prompt_token_ids), "sampling": sampling, **options})
+    async def submit(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms | None = None
+    ) -> StubStream:
+        self.submitted.append({"prompt": list(prompt_token_ids), "sampling": sampling, "terms": terms or Terms()})
         await asyncio.sleep(0)
         if error := self.refuse(prompt_token_ids):
             raise error
-        self.streams.append(StubStream(self.script(prompt_token_ids, sampling)))
+        ids = [(index, next(self.engine_ids)) for index in range(sampling.n)]
+        self.streams.append(StubStream(self.script(prompt_token_ids, sampling), ids))
         return self.streams[-1]
+
+    async def explain(self, request_ids: Sequence[int]) -> list[RequestStatus | None]:
+        self.explained.append(list(request_ids))
+        return [None if request_id in self.ended else status(request_id) for request_id in request_ids]
+
+    async def list_requests(self, limit: int) -> Listed:
+        ids = [request_id for stream in self.streams for _, request_id in stream.live_choices]
+        return Listed(0, tuple(status(request_id) for request_id in ids[:limit]), (), len(ids), 0)
+
+    async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
+        self.configured.append(dict(changes))
+        return {"scheduling_policy": "fcfs", **changes}
 
 
 def request(
@@ -78,13 +124,14 @@ def request(
     *,
     engine: StubEngine | None = None,
     server: ServerSettings | None = None,
+    access: Access | None = None,
     raise_faults: bool = True,
     **arguments: Any,
 ) -> httpx.Response:
     """One request to an application of its own."""
 
     async def send() -> httpx.Response:
-        app = create_app(engine or StubEngine(), server or ServerSettings())
+        app = create_app(engine or StubEngine(), server or ServerSettings(), access)
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_faults)
         async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
             return await client.request(method, path, **arguments)

@@ -127,12 +127,23 @@ def test_request_fields_reach_the_engine() -> None:
         "ignore_eos": True,
         "skip_special_tokens": False,
     }
-    body = {"prompt": "x", "stop": "end", "priority": -3, "cache_salt": "s", **fields, "stop_token_ids": [3]}
+    body = {
+        "prompt": "x",
+        "stop": "end",
+        "priority": 3,
+        "cache_salt": "s",
+        "deadline_ms": 900,
+        "ttft_deadline_ms": 0.5,
+        **fields,
+        "stop_token_ids": [3],
+    }
     assert post(COMPLETIONS, body, engine=engine, headers={"X-Request-Id": "mine"}).status_code == 200
     submitted = engine.submitted[0]
     assert {name: getattr(submitted["sampling"], name) for name in fields} == fields
     assert submitted["sampling"].stop == ("end",)
-    assert (submitted["priority"], submitted["cache_salt"], submitted["label"]) == (-3, "s", "mine")
+    terms = submitted["terms"]
+    assert (terms.priority, terms.cache_salt, terms.label, terms.tenant) == (3, "s", "mine", "")
+    assert (terms.deadline_ms, terms.ttft_deadline_ms) == (900, 0.5)
 
 
 def test_parts_of_a_message_are_joined_and_developer_is_system() -> None:

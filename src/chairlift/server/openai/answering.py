@@ -15,13 +15,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import CompletionOutput
-from chairlift.server.context import context_of
+from chairlift.server.context import caller_of, context_of
+from chairlift.server.directory import LiveRequest
 from chairlift.server.disconnect import run_while_connected
 from chairlift.server.openai.generation import Generation, Job
 from chairlift.server.openai.requests import SamplingFields
 from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
 from chairlift.server.openai.tally import UsageTally
+
+REQUEST_ID_HEADER = "X-Chairlift-Request-Id"
+"""The id of the answer, there before the answer is: GET /v1/requests/{id} says what the request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,14 @@ async def answer(request: Request, body: SamplingFields, job: Job, style: Answer
     head = Head(f"{style.id_prefix}-{secrets.token_hex(16)}", int(time.time()), context.engine.model_info.name)
     tally = UsageTally([len(prompt.token_ids) for prompt in job.prompts], job.sampling.n)
     generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
+    live = LiveRequest(head.id, caller_of(request).key_number, job.terms, generation)
+    headers = {REQUEST_ID_HEADER: head.id}
     if body.stream:
-        return EventStream(generation, style.writer(head, StreamUsage(tally, body)))
-    choices = await run_while_connected(request.receive, _gather(generation, tally, job))
-    return Response(encode(style.whole(head, choices, tally.usage())), media_type="application/json")
+        stream = context.directory.listed(live)
+        return EventStream(generation, style.writer(head, StreamUsage(tally, body)), stream, headers)
+    with context.directory.listed(live):
+        choices = await run_while_connected(request.receive, _gather(generation, tally, job))
+    return Response(encode(style.whole(head, choices, tally.usage())), headers=headers, media_type="application/json")
 
 
 async def _gather(generation: Generation, tally: UsageTally, job: Job) -> Sequence[CompletionOutput]:

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from chairlift.engine.outputs import ChoiceDelta, CompletionOutput
 from chairlift.server.body import read_body
 from chairlift.server.context import context_of
-from chairlift.server.middleware import request_label
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.generation import Job
 from chairlift.server.openai.prompts import prepare_conversation
@@ -26,6 +25,7 @@ from chairlift.server.openai.responses import (
 )
 from chairlift.server.openai.sampling import sampling_params
 from chairlift.server.openai.sse import event
+from chairlift.server.openai.terms import terms_of
 from chairlift.server.openapi import documented
 
 router = APIRouter()
@@ -38,8 +38,9 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     context.check_model(body.model)
     sampling = sampling_params(body, context.settings)
+    terms = terms_of(request, body)
     prompt = await prepare_conversation(body.messages, body, context.engine.tokenizer)
-    job = Job([prompt], sampling, body.priority or 0, body.cache_salt, request_label(request.scope))
+    job = Job([prompt], sampling, terms)
     return await answer(request, body, job, ChatFormat())
 
 

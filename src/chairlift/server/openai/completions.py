@@ -11,7 +11,6 @@ from chairlift.engine.outputs import ChoiceDelta, CompletionOutput
 from chairlift.server.body import read_body
 from chairlift.server.context import context_of
 from chairlift.server.engine_port import TextCodec
-from chairlift.server.middleware import request_label
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.generation import Job
 from chairlift.server.openai.prompts import PreparedPrompt, check_prompt, decode, prepare_prompts
@@ -19,6 +18,7 @@ from chairlift.server.openai.requests import CompletionBody
 from chairlift.server.openai.responses import Completion, CompletionChoice, Usage
 from chairlift.server.openai.sampling import sampling_params
 from chairlift.server.openai.sse import event
+from chairlift.server.openai.terms import terms_of
 from chairlift.server.openapi import documented
 
 router = APIRouter()
@@ -31,10 +31,11 @@ async def create_completion(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     context.check_model(body.model)
     sampling = sampling_params(body, context.settings)
+    terms = terms_of(request, body)
     prompts = await prepare_prompts(body, context.engine, context.settings)
     for prompt in prompts:
         check_prompt(prompt.token_ids, sampling.max_tokens, context.engine.model_info, is_echoed=body.echo is True)
-    job = Job(prompts, sampling, body.priority or 0, body.cache_salt, request_label(request.scope))
+    job = Job(prompts, sampling, terms)
     echoes = [await _echo(prompt, context.engine.tokenizer) if body.echo else "" for prompt in prompts]
     return await answer(request, body, job, CompletionFormat(echoes, sampling.n))
 

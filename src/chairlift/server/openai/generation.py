@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.outputs import ChoiceDelta
+from chairlift.engine.terms import Terms
 from chairlift.errors import DrainingError, EngineUnavailableError
 from chairlift.server.engine_port import Engine, TokenStream
 from chairlift.server.openai.prompts import PreparedPrompt
@@ -18,9 +19,7 @@ class Job:
 
     prompts: Sequence[PreparedPrompt]
     sampling: SamplingParams
-    priority: int = 0
-    cache_salt: str | None = None
-    label: str | None = None
+    terms: Terms
 
 
 class Generation:
@@ -50,6 +49,15 @@ class Generation:
                     outcome.abort()
             raise
 
+    @property
+    def live_choices(self) -> list[tuple[int, int]]:
+        """Index of each choice that has not ended, and the id under which the engine explains it."""
+        return [
+            (position * self._choices_per_prompt + index, request_id)
+            for position, stream in enumerate(self._streams)
+            for index, request_id in stream.live_choices
+        ]
+
     def abort(self) -> None:
         """End everything that still runs."""
         for stream in self._streams:
@@ -58,16 +66,18 @@ class Generation:
     async def batches(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Deltas as they come, those that are there together in one list.
 
+        A choice whose deadline passes after its first token ends with ``length``, which every client knows, and
+        ``stop_reason`` ``deadline``.
+
         Raises:
             EngineUnavailableError: the engine died, or failed at one of the choices.
             DrainingError: the server stopped before the request had ended.
+            DeadlineExceededError, QueueTimeoutError: a choice came too late for its first token.
         """
         source = _single(self._streams[0]) if len(self._streams) == 1 else self._merged()
         async with aclosing(source):
             async for deltas in source:
-                for delta in deltas:
-                    _check_ending(delta)
-                yield deltas
+                yield [_checked(delta) for delta in deltas]
 
     async def _merged(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         arrived: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue()
@@ -106,6 +116,7 @@ class _NothingToGenerate:
 
     def __init__(self, num_choices: int) -> None:
         self._num_choices = num_choices
+        self.live_choices: list[tuple[int, int]] = []
 
     async def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
         for index in range(self._num_choices):
@@ -116,9 +127,7 @@ class _NothingToGenerate:
 
 
 async def _submit(engine: Engine, prompt: PreparedPrompt, job: Job) -> TokenStream:
-    return await engine.submit(
-        prompt.token_ids, job.sampling, priority=job.priority, cache_salt=job.cache_salt, label=job.label
-    )
+    return await engine.submit(prompt.token_ids, job.sampling, job.terms)
 
 
 async def _single(stream: TokenStream) -> AsyncGenerator[list[ChoiceDelta], None]:
@@ -132,8 +141,13 @@ def _delta_or_raise(item: ChoiceDelta | Exception) -> ChoiceDelta:
     return item
 
 
-def _check_ending(delta: ChoiceDelta) -> None:
+def _checked(delta: ChoiceDelta) -> ChoiceDelta:
+    if delta.finish_reason is None:
+        return delta
     if delta.finish_reason == "abort":
         raise DrainingError("the server is shutting down and ended the request")
     if delta.finish_reason == "error":
         raise EngineUnavailableError("the engine failed while it worked on the request")
+    if delta.finish_reason == "deadline":
+        return replace(delta, finish_reason="length", stop_reason="deadline")
+    return delta

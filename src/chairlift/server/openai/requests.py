@@ -10,6 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from chairlift.server.openai.fields import check_other_fields
 
+MAX_DEADLINE_MS = 10**9
+"""Longest deadline of a request: about eleven days."""
+
 
 class Body(BaseModel):
     """Base of every request body: strict types, finite numbers, other fields accepted only if they ask for nothing."""
@@ -87,11 +90,31 @@ class SamplingFields(Body):
     min_tokens: int | None = Field(None, description="Do not stop before this many output tokens.")
     ignore_eos: bool | None = Field(None, description="Do not end at the model's end tokens.")
     skip_special_tokens: bool | None = Field(None, description="Leave special tokens out of the text (the default).")
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="Lower is more urgent.")
+    priority: int | None = Field(
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Tier; lower is more urgent. Raised to the most urgent one that the tenant may ask for.",
+    )
+    ttft_deadline_ms: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_DEADLINE_MS,
+        description="Milliseconds from its arrival until its first token; without it by then, or no hope of it, 504.",
+    )
+    deadline_ms: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_DEADLINE_MS,
+        description="Milliseconds from its arrival until its last token; what is there by then is answered, with "
+        "finish_reason length and stop_reason deadline.",
+    )
     cache_salt: str | None = Field(
         None, min_length=1, max_length=1024, description="Share cached prefixes only with requests of the same salt."
     )
-    user: str | None = Field(None, description="Accepted; no effect.")
+    user: str | None = Field(
+        None, description="With --trust-user the tenant, if neither the key nor a header names one; else no effect."
+    )
     add_special_tokens: bool | None = Field(None, description="Let the tokenizer add its begin and end tokens.")
 
 

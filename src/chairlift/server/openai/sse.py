@@ -5,8 +5,8 @@ event ``data: {"error": ...}``, and ``data: [DONE]`` closes the stream either wa
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from typing import Protocol
 
 import msgspec
@@ -58,21 +58,32 @@ async def write_events(generation: Generation, writer: EventWriter) -> AsyncGene
 
 
 class EventStream(Response):
-    """Sends events as deltas come, and aborts the generation as soon as the client leaves."""
+    """Sends events as deltas come, and aborts the generation as soon as the client leaves.
+
+    ``while_open`` is entered when the stream begins and left when it ends, however it ends.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, writer: EventWriter) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        generation: Generation,
+        writer: EventWriter,
+        while_open: AbstractContextManager[object],
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._generation = generation
         self._writer = writer
+        self._while_open = while_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await run_while_connected(receive, self._send_events(send))
+            with self._while_open:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await run_while_connected(receive, self._send_events(send))
         except ClientLeftError:
             pass
         finally:

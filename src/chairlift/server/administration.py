@@ -1,0 +1,89 @@
+"""GET and PATCH /admin/scheduler: the settings that can change while requests run.
+
+Knows nothing of what the settings do; the guard lets only the administrator's key get here.
+"""
+
+from typing import Annotated, Any, cast
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, create_model
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chairlift.config.changes import CHANGEABLE
+from chairlift.config.settings import settings_by_name
+from chairlift.errors import InvalidRequestError
+from chairlift.server.body import read_bytes
+from chairlift.server.context import context_of
+from chairlift.server.openapi import documented
+
+router = APIRouter()
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Scalar = bool | _Whole | float | str | None
+_Fields = dict[str, _Scalar]
+_Changes = dict[str, _Scalar | dict[str, _Scalar | _Fields]]
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Changes)
+_encode = msgspec.json.Encoder().encode
+
+
+class SchedulerSettingsNow(msgspec.Struct):
+    """Answer of /admin/scheduler: every setting that can be changed, by name, with its value now."""
+
+    settings: dict[str, Any]
+
+
+def _described_changes() -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for name in CHANGEABLE:
+        info = settings_by_name().get(name)
+        if info is not None:
+            fields[name] = (info.kind | None, Field(None, description=info.help))
+    fields["tenants"] = (
+        dict[str, Any] | None,
+        Field(
+            None,
+            description="By name the fields that change: weight, max_num_queued_reqs, max_num_queued_tokens, "
+            "max_kv_pages, most_urgent_tier; null makes a tenant like all others.",
+        ),
+    )
+    fields["default_tenant"] = (
+        dict[str, Any] | None,
+        Field(None, description="The same for every tenant that has no fields of its own."),
+    )
+    return create_model(
+        "SchedulerChanges", __doc__="PATCH /admin/scheduler: the settings to change, all or none.", **fields
+    )
+
+
+SchedulerChanges = _described_changes()
+"""For the documentation alone: values are checked where the settings are defined."""
+
+
+@router.get("/admin/scheduler", **documented(None, SchedulerSettingsNow, "Settings of the scheduler"))
+async def show_scheduler(request: Request) -> Response:
+    """The settings that can be changed while requests run, as they are now."""
+    return await _configured(request, {})
+
+
+@router.patch("/admin/scheduler", **documented(SchedulerChanges, SchedulerSettingsNow, "Change the scheduler"))
+async def change_scheduler(request: Request) -> Response:
+    """Change policies, weights, caps and budgets while requests run: all that is asked for, or nothing.
+
+    Requests keep their place in the order of arrival, and tenants what they were charged. Changes are logged, hold
+    after a restart of the engine process, and are gone when the server is started anew.
+    """
+    raw = await read_bytes(request)
+    try:
+        changes = cast("dict[str, object]", _decoder.decode(raw))
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError(f"the request body must be a JSON object of settings: {error}") from None
+    if not changes:
+        raise InvalidRequestError(f"nothing to change; there are: {', '.join(CHANGEABLE)}")
+    return await _configured(request, changes)
+
+
+async def _configured(request: Request, changes: dict[str, object]) -> Response:
+    settings = await context_of(request).engine.configure(changes)
+    return Response(_encode(SchedulerSettingsNow(dict(settings))), media_type="application/json")

@@ -1,0 +1,127 @@
+"""GET /v1/requests and /v1/requests/{id}: what requests wait for. Knows nothing of generation."""
+
+from typing import Literal
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chairlift.engine.messages import RequestStatus
+from chairlift.errors import InvalidRequestError, UnknownRequestError
+from chairlift.server.context import ServerContext, caller_of, context_of
+from chairlift.server.errors import shorten
+from chairlift.server.openai.responses import encode
+from chairlift.server.openapi import documented
+
+router = APIRouter()
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
+
+class ChoiceStatus(msgspec.Struct):
+    """One choice of a request as the scheduler has it; ``reason`` says in words why it is not further."""
+
+    index: int
+    phase: str
+    blocked_on: str | None
+    reason: str
+    tier: int
+    tenant: str
+    waited_s: float
+    position: int | None
+    num_tokens_ahead: int | None
+    predicted_wait_s: float | None
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    num_kv_pages: int
+    num_preemptions: int
+
+
+class RequestDetails(msgspec.Struct):
+    """Answer of /v1/requests/{id}: the choices that have not ended."""
+
+    id: str
+    object: Literal["request"]
+    label: str | None
+    ttft_deadline_ms: float | None
+    deadline_ms: float | None
+    choices: list[ChoiceStatus]
+
+
+class ListedChoice(msgspec.Struct):
+    """A choice in a list: the request's id, ``null`` if it is ending, and the choice."""
+
+    id: str | None
+    choice: ChoiceStatus
+
+
+class RequestList(msgspec.Struct):
+    """Answer of /v1/requests: the first of the running, in the order of admission, and the first of the waiting."""
+
+    object: Literal["list"]
+    num_running: int
+    num_waiting: int
+    running: list[ListedChoice]
+    waiting: list[ListedChoice]
+
+
+@router.get("/v1/requests", **documented(None, RequestList, "List running and waiting requests"))
+async def list_requests(request: Request) -> Response:
+    """What runs and what waits, with the reasons; ?limit= says how many of each, 100 if absent.
+
+    For the administrator's key alone.
+    """
+    context = context_of(request)
+    listed = await context.engine.list_requests(_limit(request))
+    answer = RequestList(
+        "list",
+        listed.num_running,
+        listed.num_waiting,
+        [_listed(context, status) for status in listed.running],
+        [_listed(context, status) for status in listed.waiting],
+    )
+    return Response(encode(answer), media_type="application/json")
+
+
+@router.get("/v1/requests/{request_id}", **documented(None, RequestDetails, "Explain what a request waits for"))
+async def show_request(request: Request, request_id: str) -> Response:
+    """Where a live request stands, and why it is not further.
+
+    The id is that of the answer, which the header X-Chairlift-Request-Id has before the answer is there; or, for a
+    request that came with a key, its own X-Request-Id. Only the key that sent it sees it, and the administrator's.
+    """
+    context = context_of(request)
+    live = context.directory.find(request_id, caller_of(request))
+    indexed = live.choices.live_choices if live is not None else []
+    statuses = await context.engine.explain([engine_id for _, engine_id in indexed]) if indexed else []
+    found = [_choice(status, index) for (index, _), status in zip(indexed, statuses, strict=True) if status is not None]
+    if live is None or not found:
+        raise UnknownRequestError(
+            f"no live request of yours has the id '{shorten(request_id)}'; it may have ended", param="id"
+        )
+    terms = live.terms
+    details = RequestDetails(live.id, "request", terms.label, terms.ttft_deadline_ms, terms.deadline_ms, found)
+    return Response(encode(details), media_type="application/json")
+
+
+def _listed(context: ServerContext, status: RequestStatus) -> ListedChoice:
+    live = context.directory.find_by_engine_id(status.request_id)
+    if live is None:
+        return ListedChoice(None, _choice(status, 0))
+    indices = {engine_id: index for index, engine_id in live.choices.live_choices}
+    return ListedChoice(live.id, _choice(status, indices.get(status.request_id, 0)))
+
+
+def _choice(status: RequestStatus, index: int) -> ChoiceStatus:
+    fields = {name: getattr(status, name) for name in ChoiceStatus.__struct_fields__ if name != "index"}
+    return ChoiceStatus(index=index, **fields)
+
+
+def _limit(request: Request) -> int:
+    given = request.query_params.get("limit", str(DEFAULT_LIMIT))
+    if not given.isdecimal() or not given.isascii() or not 1 <= int(given[:9]) <= MAX_LIMIT:
+        raise InvalidRequestError(f"limit must be in [1, {MAX_LIMIT}], got {shorten(given)!r}", param="limit")
+    return int(given)

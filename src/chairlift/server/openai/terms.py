@@ -1,0 +1,36 @@
+"""From a request to what it may ask of the scheduler. Knows nothing of prompts or sampling."""
+
+from starlette.requests import Request
+
+from chairlift.engine.terms import Terms
+from chairlift.errors import InvalidRequestError
+from chairlift.server.context import caller_of, context_of
+from chairlift.server.middleware import request_label
+from chairlift.server.openai.requests import SamplingFields
+
+
+def terms_of(request: Request, body: SamplingFields) -> Terms:
+    """Whom a request counts for, how urgent it may be, and by when it is wanted.
+
+    A ``priority`` that is more urgent than the tenant may ask for is raised to what it may ask for.
+
+    Raises:
+        InvalidRequestError: the tenant's name cannot be used, or the deadlines contradict each other.
+    """
+    context = context_of(request)
+    tenant = context.access.tenant_of(caller_of(request), request.headers, body.user)
+    ttft_ms, total_ms = body.ttft_deadline_ms, body.deadline_ms
+    if ttft_ms is not None and total_ms is not None and ttft_ms > total_ms:
+        raise InvalidRequestError(
+            f"ttft_deadline_ms is {ttft_ms:g}, but deadline_ms, by which all must be there, is {total_ms:g}",
+            param="ttft_deadline_ms",
+        )
+    return Terms(
+        tenant=tenant,
+        priority=max(body.priority or 0, context.engine.tenants.find(tenant).most_urgent_tier),
+        ttft_deadline_ms=ttft_ms,
+        deadline_ms=total_ms,
+        cache_salt=body.cache_salt,
+        label=request_label(request.scope),
+        arrival_ns=request.state.arrival_ns,
+    )
