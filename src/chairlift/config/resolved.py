@@ -91,6 +91,11 @@ class SchedulerConfig:
                 f"--long-prefill-token-threshold must be at least 0, got {self.long_prefill_token_threshold}"
             )
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any tenant may hold only so many pages."""
+        return any(tenant.max_kv_pages is not None for tenant in (self.default_tenant, *self.tenants.values()))
+
     def tenant(self, name: str) -> TenantConfig:
         """What the tenant of this name may have."""
         return self.tenants.get(name, self.default_tenant)

@@ -61,6 +61,8 @@ class SchedulerState:
             has_own_lane=self.has_quota,
             count_cached=lambda request: len(self.memory.find_prefix(request)) * cache.page_size,
         )
+        self.has_quotas = config.has_quotas
+        """Whether any tenant's running requests may hold only so many pages."""
         self.expiry = Expiry(config.queue_timeout_s, self.time_to_token_ns)
         self.requests: dict[int, Request] = {}
         self.running: dict[int, Request] = {}
@@ -108,6 +110,7 @@ class SchedulerState:
     def reconfigure(self, config: SchedulerConfig) -> None:
         """Other limits and policies hold from now on. Who runs, runs on; who waits keeps its arrival and counters."""
         self.config = config
+        self.has_quotas = config.has_quotas
         self.policies = build_policies(config, self.estimate)
         self.waiting.rebuild(
             self.policies.ordering, is_fair=config.tenant_order == "fair", has_own_lane=self.has_quota
@@ -181,9 +184,11 @@ class SchedulerState:
             request.num_token_slots += self.memory.page_size * num_pages
 
     def count_held_pages(self, tenant: str) -> int:
-        """Pages in the page tables of the tenant's requests; one that two of them share counts twice."""
-        holders = [*self.running.values(), *self.holders.values()]
-        return sum(len(request.pages) for request in holders if request.tenant == tenant)
+        """Pages in the page tables of the tenant's running requests; one that two of them share counts twice.
+
+        What requests that wait have kept does not count: it is taken from them when it is needed.
+        """
+        return sum(len(request.pages) for request in self.running.values() if request.tenant == tenant)
 
     def schedule_chunk(self, request: Request, length: int, draft: StepDraft, *, padding: int = 0) -> None:
         """Put the request's next ``length`` tokens into the step, and ``padding`` rows after them."""
@@ -258,7 +263,7 @@ class SchedulerState:
         request.num_peak_tokens = max(request.num_peak_tokens, num_computed)
         request.is_decoding = False
         request.num_preemptions += 1
-        request.num_displacements += cause != "pages"
+        request.num_displacements += cause in ("slots", "urgency", "quantum")
         request.waiting_since_ns = draft.now_ns
         request.blocked_on = BlockedOn.SLOTS if cause == "slots" else BlockedOn.PAGES
         if request.lease is not None:

@@ -82,7 +82,7 @@ class _Search:
         self._num_skips = _MAX_SKIPPED
         self._passes_left = _MAX_LOOKED_AT
         self._held_pages: dict[str, int] = {}
-        self._prefixes = _PrefixesInTheMaking(state, running)
+        self._prefixes = PrefixesInTheMaking(state, running)
 
     def look_at(self, request: Request, walk: QueueWalk) -> None:
         """Decide about one request: it could start, or what does it lack?"""
@@ -137,7 +137,7 @@ class _Search:
             self.found.candidates.append(Candidate(request, remaining, num_reserved, len(self.found.passed)))
             self._prefixes.add(request, len(start.pages))
             if request.tenant in self._held_pages:
-                self._held_pages[request.tenant] += state.memory.pages_for(num_reserved) - len(request.pages)
+                self._held_pages[request.tenant] += state.memory.pages_for(num_reserved)
             return
         request.blocked_on = BlockedOn.PAGES if request.host_lease is None else BlockedOn.SWAP_IN
         passes = 0 if request.is_promoted else state.config.max_lookahead - request.num_passed
@@ -152,14 +152,14 @@ class _Search:
         return int(config.watermark * self._state.memory.pool.num_pages)
 
     def _exceeds_quota(self, request: Request, num_reserved: int) -> bool:
-        """Whether the tenant's requests would hold more pages than they may. One alone may always run."""
+        """Whether the tenant's running requests would hold more pages than they may. One alone may always run."""
         state, tenant = self._state, request.tenant
         quota = state.config.tenant(tenant).max_kv_pages
         if quota is None:
             return False
         if tenant not in self._held_pages:
             self._held_pages[tenant] = state.count_held_pages(tenant)
-        num_others = self._held_pages[tenant] - len(request.pages)
+        num_others = self._held_pages[tenant]
         return num_others > 0 and num_others + state.memory.pages_for(num_reserved) > quota
 
     def _waits_for_prefix(self, request: Request, start: Start) -> bool:
@@ -168,7 +168,7 @@ class _Search:
         return self._prefixes.has_next(request, len(start.pages))
 
 
-class _PrefixesInTheMaking:
+class PrefixesInTheMaking:
     """Pages that running prompts (and candidates) are about to compute, by key.
 
     Choices of one prompt, or a burst of requests with one system prompt, would all compute it if they started

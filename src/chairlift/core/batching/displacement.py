@@ -16,6 +16,7 @@ did not have before; one whose last token comes with the next step is left alone
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from chairlift.core.batching.candidates import PrefixesInTheMaking
 from chairlift.core.events import PreemptionCause
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
@@ -24,6 +25,8 @@ from chairlift.core.step_draft import StepDraft
 _MAX_LOOKED_AT = 16
 """Waiting requests that room is looked for in one step, at most."""
 _NS_PER_MS = 1_000_000
+_CHECKS_PER_LIMIT = 16
+"""How often in the time that an equal has to wait it is looked whether somebody should yield to it."""
 
 
 class _Move(NamedTuple):
@@ -47,7 +50,7 @@ def make_room(state: SchedulerState, wanting: list[Request], draft: StepDraft) -
     """
     if not state.waiting or not _could_displace(state, draft.now_ns):
         return True
-    finder = _Finder(state, wanting, draft.now_ns)
+    finder = _Finder(state, wanting, draft)
     moves = finder.find()
     if not moves:
         return True
@@ -64,8 +67,8 @@ def _could_displace(state: SchedulerState, now_ns: int) -> bool:
     """Whether it is worth a closer look; cheap, since it is asked in every step in which somebody waits."""
     if not state.running:
         return False
-    head = state.waiting.first(1)[0]
-    if head.is_promoted or head.priority < max(state.running_tiers):
+    tiers = state.waiting.tiers
+    if state.waiting.promoted or (tiers and tiers[0] < max(state.running_tiers)):
         return True
     return state.config.scheduling_policy == "preemptive" and now_ns >= state.next_quantum_check_ns
 
@@ -73,26 +76,32 @@ def _could_displace(state: SchedulerState, now_ns: int) -> bool:
 class _Finder:
     """Plays the coming admissions through on numbers, and picks victims where they would fail."""
 
-    def __init__(self, state: SchedulerState, wanting: list[Request], now_ns: int) -> None:
+    def __init__(self, state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
         self._state = state
-        self._now_ns = now_ns
+        self._now_ns = draft.now_ns
+        self._num_tokens = draft.budget.limit_tokens - len(state.decoding) - len(state.joining)
         self._wanting = {request.request_id for request in wanting}
         self._num_slots = state.config.max_num_seqs - len(state.running)
         # Pages for those who run come first, so the newcomers' are on top of these.
         self._num_needed_pages = len(wanting)
         self._num_freed_pages = 0
         self._chosen: dict[int, Request] = {}
+        prompts = [r for r in state.running.values() if not r.is_decoding and r.num_scheduled_tokens < r.num_tokens]
+        self._prefixes = PrefixesInTheMaking(state, prompts)
 
     def find(self) -> list[_Move]:
         """Return who makes room, in order; nobody is named twice."""
         moves: list[_Move] = []
+        is_preemptive = self._state.config.scheduling_policy == "preemptive"
         for request in self._state.waiting.first(_MAX_LOOKED_AT):
-            cause_for_equals = self._may_displace_equals(request)
-            if not (cause_for_equals or self._is_more_urgent(request)):
-                if self._state.config.scheduling_policy == "preemptive":
+            if self._num_tokens <= 0:
+                break
+            with_equals = is_preemptive and self._has_waited_long(request)
+            if not (with_equals or self._is_more_urgent(request)):
+                if is_preemptive:
                     continue
                 break
-            move = self._place(request, cause_for_equals)
+            move = self._place(request, with_equals=with_equals)
             if move is None:
                 break
             if move.victims:
@@ -100,52 +109,64 @@ class _Finder:
         if not moves:
             # Nobody has used up a quantum, or nobody has waited long: that changes slowly.
             limit_ns = self._state.config.max_equal_wait_ms * _NS_PER_MS
-            self._state.next_quantum_check_ns = self._now_ns + limit_ns // 16
+            self._state.next_quantum_check_ns = self._now_ns + limit_ns // _CHECKS_PER_LIMIT
         return moves
 
     def _is_more_urgent(self, request: Request) -> bool:
         return request.is_promoted or request.priority < max(self._state.running_tiers)
 
-    def _may_displace_equals(self, request: Request) -> bool:
-        config = self._state.config
-        if config.scheduling_policy != "preemptive":
-            return False
-        return self._now_ns - request.waiting_since_ns > config.max_equal_wait_ms * _NS_PER_MS
+    def _has_waited_long(self, request: Request) -> bool:
+        return self._now_ns - request.waiting_since_ns > self._state.config.max_equal_wait_ms * _NS_PER_MS
 
-    def _place(self, request: Request, cause_for_equals: bool) -> _Move | None:
+    def _place(self, request: Request, *, with_equals: bool) -> _Move | None:
         """Return the move that lets the request in, without victims if it fits as it is; ``None`` if there is none."""
         state, memory = self._state, self._state.memory
         start = memory.find_start(request)
-        num_tokens = max(state.policies.admission.reserve_tokens(request), request.num_tokens)
+        nobody = _Move([], "slots", self._num_needed_pages)
+        if not request.is_promoted and self._prefixes.has_next(request, len(start.pages)):
+            return nobody  # It waits for what somebody else computes, whatever there is room for.
+        num_first_tokens = request.num_tokens - start.num_tokens
+        if state.config.enable_chunked_prefill:
+            num_first_tokens = min(num_first_tokens, self._num_tokens)
+        num_tokens = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_first_tokens)
+        if state.has_quotas and self._exceeds_quota(request, num_tokens):
+            return nobody
         needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
+        num_spare = 0 if request.is_promoted else int(state.config.watermark * memory.pool.num_pages)
         obtainable = memory.num_available + self._num_freed_pages + state.num_reclaimable(request)
-        lacks_slot, num_missing = self._num_slots < 1, max(0, needed - obtainable)
+        lacks_slot, num_missing = self._num_slots < 1, max(0, needed + num_spare - obtainable)
         victims: list[Request] = []
         cause: PreemptionCause = "urgency" if num_missing else "slots"
         if lacks_slot or num_missing:
-            candidates = self._candidates(request, cause_for_equals)
+            candidates = self._candidates(request, with_equals=with_equals)
             victims = self._choose(candidates, int(lacks_slot), num_missing)
             if not victims:
                 return None
-            if not self._is_more_urgent_than_all(request, victims):
+            if not request.is_promoted and any(victim.priority == request.priority for victim in victims):
                 cause = "quantum"
         self._num_slots += len(victims) - 1
+        self._num_tokens -= num_first_tokens
         self._num_needed_pages = needed
         self._num_freed_pages += self._frees(victims)
         self._chosen.update((victim.request_id, victim) for victim in victims)
-        return _Move(victims, cause, needed)
+        return _Move(victims, cause, needed + num_spare)
 
-    def _candidates(self, request: Request, with_equals: bool) -> list[Request]:
+    def _exceeds_quota(self, request: Request, num_tokens: int) -> bool:
+        """Whether its tenant's running requests hold too much: room that others make would be of no use to it."""
+        quota = self._state.config.tenant(request.tenant).max_kv_pages
+        if quota is None:
+            return False
+        num_held = self._state.count_held_pages(request.tenant)
+        return num_held > 0 and num_held + self._state.memory.pages_for(num_tokens) > quota
+
+    def _candidates(self, request: Request, *, with_equals: bool) -> list[Request]:
         """Return who may be displaced for this request, in the order in which they were admitted."""
         state, quantum = self._state, self._state.config.quantum_tokens
         candidates: list[Request] = []
         for running in state.running.values():
-            if request.is_promoted:
-                gives_way = running.priority >= request.priority or True
-            elif running.priority == request.priority:
-                gives_way = with_equals and running.num_tokens - running.num_admitted_tokens > quantum
-            else:
-                gives_way = running.priority > request.priority
+            gives_way = request.is_promoted or running.priority > request.priority
+            if with_equals and running.priority == request.priority:
+                gives_way |= running.num_tokens - running.num_admitted_tokens > quantum
             if gives_way and self._is_displaceable(running):
                 candidates.append(running)
         return candidates
@@ -186,7 +207,3 @@ class _Finder:
             len(victim.pages) - memory.num_shared_pages(victim) + (victim.request_id in self._wanting)
             for victim in victims
         )
-
-    @staticmethod
-    def _is_more_urgent_than_all(request: Request, victims: list[Request]) -> bool:
-        return request.is_promoted or all(request.priority < victim.priority for victim in victims)

@@ -4,6 +4,7 @@ Knows nothing of prompts. Of those who wait it knows only that some kept pages: 
 runs is preempted, so that pages are never held by requests that wait for each other.
 """
 
+from chairlift.core.events import PreemptionCause
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -14,13 +15,22 @@ def can_settle(state: SchedulerState, wanting: list[Request]) -> bool:
 
     A request that is in flight cannot be preempted: the step writes its pages, and its next token is not known yet.
     """
+    if not wanting or not state.in_flight:
+        return True
     missing = len(wanting) - state.memory.num_available
-    return missing <= 0 or not state.in_flight or missing <= state.num_reclaimable()
+    if missing > 0 and missing > state.num_reclaimable():
+        return False
+    return not state.has_quotas or not _over_quota(state, wanting)
 
 
 def settle_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
-    """Give each decode in ``wanting`` its page, preempting the policy's victims while none is available."""
+    """Give each decode in ``wanting`` its page, preempting the policy's victims while none is available.
+
+    Where a tenant's running requests hold as many pages as they may, one of its own gives way, unless it is the only one.
+    """
     memory, running = state.memory, state.running
+    if wanting and state.has_quotas:
+        _keep_quotas(state, wanting, draft)
     for index, request in enumerate(wanting):
         if memory.num_available == 0 and request.request_id in running:
             _free_pages(state, [other for other in wanting[index:] if other.request_id in running], draft)
@@ -36,17 +46,43 @@ def _free_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft)
     state.reclaim(len(wanting))
     first = wanting[0]
     while state.memory.num_available == 0 and first.request_id in state.running:
-        candidates = _candidates(state)
-        num_needed = sum(other.request_id in state.running for other in wanting)
-        victim_id = state.policies.preemption.choose(candidates, state.price_victims(draft.now_ns, num_needed)).request_id
-        victim = state.running[victim_id]
-        # A victim that wants a page itself wants none any more.
-        num_needed -= any(other is victim for other in wanting)
-        state.preempt(victim, "pages", draft, state.price_victims(draft.now_ns, num_needed))
+        _preempt_one(state, list(state.running.values()), wanting, "pages", draft)
 
 
-def _candidates(state: SchedulerState) -> list[Request]:
-    """Return who may lose pages to a running request: if possible nobody that was promised to be left alone."""
-    everybody = list(state.running.values())
+def _preempt_one(
+    state: SchedulerState, running: list[Request], wanting: list[Request], cause: PreemptionCause, draft: StepDraft
+) -> None:
+    """Preempt whom the policy chooses of ``running``: if possible nobody that was promised to be left alone."""
     limit = state.config.max_preemptions
-    return [r for r in everybody if not r.is_promoted and r.num_displacements < limit] or everybody
+    candidates = [r for r in running if not r.is_promoted and r.num_displacements < limit] or running
+    num_needed = sum(other.request_id in state.running for other in wanting)
+    prices = state.price_victims(draft.now_ns, num_needed)
+    victim = state.running[state.policies.preemption.choose(candidates, prices).request_id]
+    if any(other is victim for other in wanting):
+        # A victim that wants a page itself wants none any more.
+        prices = state.price_victims(draft.now_ns, num_needed - 1)
+    state.preempt(victim, cause, draft, prices)
+
+
+def _over_quota(state: SchedulerState, wanting: list[Request]) -> list[str]:
+    """Return the tenants whose running requests would hold more pages than they may, in the order of ``wanting``."""
+    wanted: dict[str, int] = {}
+    for request in wanting:
+        if request.request_id in state.running:
+            wanted[request.tenant] = wanted.get(request.tenant, 0) + 1
+    return [tenant for tenant, num_pages in wanted.items() if _exceeds_quota(state, tenant, num_pages)]
+
+
+def _exceeds_quota(state: SchedulerState, tenant: str, num_wanted_pages: int) -> bool:
+    quota = state.config.tenant(tenant).max_kv_pages
+    if quota is None or state.count_held_pages(tenant) + num_wanted_pages <= quota:
+        return False
+    return sum(request.tenant == tenant for request in state.running.values()) > 1
+
+
+def _keep_quotas(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
+    for tenant in _over_quota(state, wanting):
+        wanting_here = [request for request in wanting if request.tenant == tenant]
+        while _exceeds_quota(state, tenant, sum(r.request_id in state.running for r in wanting_here)):
+            running = [request for request in state.running.values() if request.tenant == tenant]
+            _preempt_one(state, running, wanting_here, "quota", draft)
