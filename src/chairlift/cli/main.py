@@ -12,6 +12,8 @@ _COMMANDS = {
     "serve": ("chairlift.cli.serve:serve", "Serve a model over an OpenAI-compatible API."),
     "chat": ("chairlift.cli.chat:chat", "Talk to a model in the terminal."),
     "generate": ("chairlift.cli.generate:generate", "Answer a file of prompts: JSON lines in, JSON lines out."),
+    "simulate": ("chairlift.cli.simulate:simulate", "Serve a workload on a machine that is not there."),
+    "calibrate": ("chairlift.cli.calibrate:calibrate", "Time steps of the real engine, for simulate."),
     "bench": ("chairlift.cli.bench:bench", "Measure throughput and latency."),
 }
 """Name -> where the command is, and its line in ``chairlift --help``."""

@@ -10,6 +10,7 @@ from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from random import Random
 
+from chairlift.config.resolved import TenantConfig, TenantTable
 from chairlift.errors import ConfigurationError
 from chairlift.workload.arrivals import NS_PER_S, RampPoint, all_at_once, ramp, renewals
 from chairlift.workload.distributions import Fixed, Lengths
@@ -45,6 +46,10 @@ class Stream:
     """Requests in all; a trace that has fewer is read again. One pass over the trace, or over the lengths, if absent."""
     tier: int = 0
     tenant: str = ""
+    weight: float | None = None
+    """The tenant's weight, where tenants take turns; streams of one tenant must not name different ones."""
+    max_kv_pages: int | None = None
+    """KV pages that the tenant's running requests may hold together."""
     slo: Slo | None = None
     ttft_deadline_ms: float | None = None
     deadline_ms: float | None = None
@@ -151,6 +156,22 @@ class Workload:
         names = [stream.name for stream in self.streams]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"a workload needs streams with names of their own, got {names}")
+
+    def tenants(self) -> TenantTable:
+        """What the streams say about their tenants.
+
+        Raises:
+            ConfigurationError: two streams say different things about one.
+        """
+        by_name: dict[str, TenantConfig] = {}
+        for stream in self.streams:
+            if stream.weight is None and stream.max_kv_pages is None:
+                continue
+            weight = 1.0 if stream.weight is None else stream.weight
+            tenant = TenantConfig(weight=weight, max_kv_pages=stream.max_kv_pages)
+            if by_name.setdefault(stream.tenant, tenant) != tenant:
+                raise ConfigurationError(f"streams say different things about tenant {stream.tenant!r}")
+        return TenantTable(by_name=by_name)
 
     def arrivals(self) -> Iterator[WorkRequest]:
         """Requests of all streams that arrive by the clock, in the order of arrival."""

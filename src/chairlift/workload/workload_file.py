@@ -37,6 +37,7 @@ from chairlift.workload.streams import Stream, Workload
 _NUMBERS = {
     "concurrency": int, "burstiness_cv": float, "rate": float, "start_s": float, "duration_s": float,
     "num_requests": int, "tier": int, "ttft_deadline_ms": float, "deadline_ms": float, "think_s": float,
+    "weight": float, "max_kv_pages": int,
 }  # fmt: skip
 KEYS = ("name", "trace", "output_lengths", "prompt_tokens", "output_tokens", "ramp", *_NUMBERS, "tenant", "slo")
 """What a stream may say."""
@@ -96,14 +97,16 @@ def parse_stream(table: Mapping[str, object], folder: Path, what: str) -> Stream
     return Stream(**fields)
 
 
-def parse_trace_option(text: str, number: int) -> Stream:
+def parse_trace_option(text: str, number: int, defaults: Mapping[str, object] | None = None) -> Stream:
     """Read ``FILE,key=value,...`` with the keys of a stream, as ``--trace`` takes it.
+
+    ``defaults`` are for keys that are not given.
 
     Raises:
         ConfigurationError: an option is not understood.
     """
     parts = text.split(",")
-    table: dict[str, object] = {"trace": parts[0]}
+    table: dict[str, object] = {**(defaults or {}), "trace": parts[0]}
     for part in parts[1:]:
         key, equals, value = part.partition("=")
         if not equals:

@@ -1,0 +1,137 @@
+"""``chairlift calibrate``: time steps of the real engine on this machine, and write a latency model for ``simulate``.
+
+Knows nothing of how steps run; the grid and the fit are the simulator's.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+
+if TYPE_CHECKING:
+    from chairlift.engine.build import BuiltEngine
+    from chairlift.engine.messages import ModelInfo
+    from chairlift.simulator.fit import TimedStep
+
+_OVERHEAD_STEPS = 24
+_OVERHEAD_PROMPT_TOKENS = 8
+
+
+@click.command(context_settings=HELP_NAMES)
+@click.argument("model", required=False)
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JSON to write.")
+@click.option(
+    "--thoroughness", type=click.IntRange(1, 3), default=2, show_default=True, help="1 is a coarse grid, 3 a fine one."
+)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed steps per cell.")
+@click.option("--max-seconds", type=float, default=300.0, show_default=True, help="Begin no further cell after this.")
+@setting_options("model", "cache", "scheduler", without=("model",))
+def calibrate(
+    model: str | None, output: Path, thoroughness: int, repeats: int, max_seconds: float, **flags: object
+) -> None:
+    """Time steps of MODEL on this machine and fit a latency model to them.
+
+    The steps are set up for the timing: so many decodes with so much context, so long a chunk behind so much of its
+    prompt, and both together. Give the settings that you would serve with; simulate takes its defaults from them.
+    """
+    settings = settings_from({"model": model, "enable_prefix_caching": False, **_given(flags)})
+
+    from chairlift.engine.build import build_engine, locate_model
+    from chairlift.simulator.calibration import Limits
+    from chairlift.simulator.fit import fit_steps
+    from chairlift.simulator.latency.measured import MeasuredLatency
+    from chairlift.simulator.latency.model import MachineFacts
+
+    built = build_engine(settings, locate_model(settings))
+    info = built.runner.info
+    limits = Limits(
+        max_num_seqs=info.max_num_seqs,
+        max_num_batched_tokens=info.max_num_batched_tokens,
+        max_model_len=info.max_model_len,
+        num_pages=info.num_pages,
+        page_size=info.page_size,
+    )
+    try:
+        step_overhead_ns, row_overhead_ns = _time_overhead(built, info)
+        steps = _time_steps(built, limits, info.vocab_size, (thoroughness, repeats, max_seconds))
+    finally:
+        built.executor.close()
+    coefficients, error = fit_steps(steps)
+    facts = MachineFacts(
+        name=f"{info.name} in {info.dtype}, measured",
+        max_model_len=info.max_model_len,
+        num_kv_tokens=info.num_pages * info.page_size,
+        max_num_seqs=info.max_num_seqs,
+        max_num_batched_tokens=info.max_num_batched_tokens,
+        step_overhead_ns=step_overhead_ns,
+        row_overhead_ns=row_overhead_ns,
+    )
+    MeasuredLatency(facts, coefficients, error).write(output)
+    click.echo(
+        f"{len(steps)} cells; error of the fit {error.mean:.1%} on average, {error.p95:.1%} at p95; held out "
+        f"{error.held_out_mean:.1%} and {error.held_out_p95:.1%}; t = c + a*tokens + b*context alone "
+        f"{error.three_term_mean:.1%}; {step_overhead_ns / 1e6:.2f} ms + {row_overhead_ns / 1e3:.1f} us per row "
+        f"between steps; written to {output}"
+    )
+
+
+def _given(flags: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _time_steps(
+    built: "BuiltEngine", limits: object, vocab_size: int, how: tuple[int, int, float]
+) -> "list[TimedStep]":
+    from chairlift.simulator.calibration import Calibration, Limits, choose_cells
+
+    assert isinstance(limits, Limits)  # noqa: S101 - imported late
+    thoroughness, repeats, max_seconds = how
+    calibration = Calibration(built.executor, limits, vocab_size)
+    cells = choose_cells(limits, thoroughness=thoroughness)
+    # Every third cell first: whoever stops early still has the whole range.
+    ordered = [cell for part in range(3) for cell in cells[part::3]]
+    steps: list[TimedStep] = []
+    end_s = time.monotonic() + max_seconds
+    with click.progressbar(ordered, label="timing steps", file=click.get_text_stream("stderr")) as bar:
+        for cell in bar:
+            if time.monotonic() > end_s:
+                break
+            steps.append(calibration.time(cell, repeats))
+    return steps
+
+
+def _time_overhead(built: "BuiltEngine", info: "ModelInfo") -> tuple[int, int]:
+    """Run the engine itself on a few decodes, and see how long its steps take beside what the executor reports."""
+    from chairlift.core.sampling_params import SamplingParams
+    from chairlift.engine.messages import AddRequest, Choice
+    from chairlift.simulator.calibration import fit_overhead
+
+    runner = built.runner
+    samples: list[tuple[int, int]] = []
+    number = 1
+    sampling = SamplingParams(temperature=0.0, max_tokens=_OVERHEAD_STEPS + 4, ignore_eos=True)
+    for num_rows in sorted({1, max(1, info.max_num_seqs // 4), info.max_num_seqs}):
+        for _ in range(num_rows):
+            prompt = [1 + (number * 7 + place) % (info.vocab_size - 1) for place in range(_OVERHEAD_PROMPT_TOKENS)]
+            runner.add(
+                AddRequest(
+                    choices=(Choice(number, 0),),
+                    prompt_token_ids=tuple(prompt),
+                    sampling=sampling,
+                    stop_token_ids=frozenset(),
+                ),
+                time.monotonic_ns(),
+            )
+            number += 1
+        while True:
+            started_ns = time.perf_counter_ns()
+            outcome = runner.step(time.monotonic_ns())
+            if outcome is None:
+                break
+            if len(outcome.updates) == num_rows and not outcome.num_prefill_tokens:
+                samples.append((num_rows, time.perf_counter_ns() - started_ns - outcome.result.duration_ns))
+    runner.settle(time.monotonic_ns())
+    return fit_overhead(samples)

@@ -1,0 +1,184 @@
+"""``chairlift simulate``: run a workload through the scheduler without a model, on simulated time.
+
+Knows nothing of how steps are decided or timed; it reads what to run, runs it and prints what came out.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.errors import ConfigurationError
+from chairlift.simulator.latency.catalogue import DEFAULT, find_latency_model
+from chairlift.simulator.latency.model import ConstantLatency, LatencyModel
+from chairlift.simulator.setup import machine_defaults, set_up
+from chairlift.simulator.simulation import Simulation
+from chairlift.simulator.summary import RunSummary, summarize
+from chairlift.simulator.table import COLUMNS, table_rows
+from chairlift.simulator.variants import Variant, combine, parse_compare, parse_sweep
+from chairlift.workload.streams import Stream, Workload
+from chairlift.workload.workload_file import parse_stream, parse_trace_option, read_workload
+
+_LONGEST_GUESS_TOKENS = 8192
+
+
+@click.command(context_settings=HELP_NAMES)
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="FILE[,KEY=VALUE...]",
+    help="Trace to serve, with the keys of a stream: name, tier, tenant, rate, num_requests, slo ... May be repeated.",
+)
+@click.option("--workload", "workload_path", type=click.Path(path_type=Path), help="TOML file with several streams.")
+@click.option("--output-lengths", help="Serve requests of these output lengths, all there at the start: 20,45,210.")
+@click.option("--num-requests", type=click.IntRange(1), help="Requests of each stream that does not say.")
+@click.option("--rate", type=float, help="Requests per second of each stream that does not say.")
+@click.option("--burstiness", type=float, help="Coefficient of variation of gaps between arrivals; 1 is Poisson.")
+@click.option("--concurrency", type=click.IntRange(1), help="Requests alive at a time, each replaced when it ends.")
+@click.option("--slo", help="Objective of each stream that does not say: TTFT/TPOT in ms, or a published one's name.")
+@click.option("--workload-seed", type=int, help="Seed of everything drawn.  [default: 0]")
+@click.option(
+    "--latency-model",
+    metavar="FILE|MODEL@DEVICE[xN]",
+    help=f"JSON of chairlift calibrate, or sheets such as llama-3.1-70b@h100x4.  [default: {DEFAULT}; one step per "
+    "millisecond with --output-lengths]",
+)
+@click.option("--compare", help="Runs to compare, such as fcfs,deadline+fair,preemption-mode=swap.")
+@click.option("--sweep", help="Setting to vary, such as max_num_seqs=8,16,32,64; the report shows the knee.")
+@click.option("--jump/--no-jump", default=True, help="Jump stretches in which nothing is decided.  [default: on]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the numbers as JSON; - is stdout.")
+@click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page.")
+@click.option("--max-model-len", type=click.IntRange(2), help="Prompt plus output tokens at most; the model's if absent.")
+@setting_options("cache", "scheduler", "policy")
+def simulate(  # noqa: PLR0913 - one parameter per flag
+    traces: tuple[str, ...],
+    workload_path: Path | None,
+    output_lengths: str | None,
+    latency_model: str | None,
+    compare: str | None,
+    sweep: str | None,
+    jump: bool,
+    json_path: str | None,
+    report_path: Path | None,
+    **options: Any,
+) -> None:
+    """Serve a workload on a machine that is not there, with the very scheduler that serves on real ones.
+
+    Settings that are not given are those that the latency model's machine would be set up with.
+    """
+    common = {
+        name: options.pop(name) for name in ("num_requests", "rate", "burstiness", "concurrency", "slo", "workload_seed")
+    }
+    workload = _read_workload(traces, workload_path, output_lengths, common)
+    latency: LatencyModel = (
+        ConstantLatency()
+        if latency_model is None and output_lengths is not None
+        else find_latency_model(latency_model or DEFAULT)
+    )
+    given = {name: value for name, value in options.items() if value is not None}
+    setting, swept = parse_sweep(sweep) if sweep else ("", [])
+    compared = parse_compare(compare) if compare else []
+    variants = combine(compared, swept)
+    runs = [_run(variant, workload, latency, given, jumps=jump) for variant in variants]
+    _show(runs)
+    if json_path is not None:
+        record = runs[0].to_json() if len(runs) == 1 else {"runs": [run.to_json() for run in runs]}
+        text = json.dumps(record, indent=2) + "\n"
+        if json_path == "-":
+            click.echo(text, nl=False)
+        else:
+            Path(json_path).write_text(text, encoding="utf-8")
+    if report_path is not None:
+        _report(report_path, workload, runs, setting, (compared, swept))
+
+
+def _read_workload(
+    traces: Sequence[str], path: Path | None, output_lengths: str | None, common: Mapping[str, Any]
+) -> Workload:
+    if (bool(traces) + (path is not None) + (output_lengths is not None)) != 1:
+        raise ConfigurationError("give exactly one of --trace, --workload and --output-lengths")
+    seed = common["workload_seed"]
+    if path is not None:
+        beside = [name for name, value in common.items() if value is not None and name != "workload_seed"]
+        if beside:
+            flags = ", ".join("--" + name.replace("_", "-") for name in beside)
+            raise ConfigurationError(f"{flags} cannot be given beside --workload, whose streams say it")
+        workload = read_workload(path)
+        return workload if seed is None else Workload(workload.streams, seed)
+    names = {"num_requests": "num_requests", "rate": "rate", "burstiness": "burstiness_cv", "concurrency": "concurrency"}
+    defaults = {key: common[name] for name, key in {**names, "slo": "slo"}.items() if common[name] is not None}
+    streams: list[Stream] = []
+    if output_lengths is not None:
+        table = {"name": "lengths", "output_lengths": output_lengths, **defaults}
+        streams.append(parse_stream(table, Path(), "--output-lengths"))
+    for number, text in enumerate(traces, start=1):
+        streams.append(parse_trace_option(text, number, defaults))
+    return Workload(tuple(streams), seed or 0)
+
+
+def _run(
+    variant: Variant, workload: Workload, latency: LatencyModel, given: Mapping[str, object], *, jumps: bool
+) -> RunSummary:
+    values = machine_defaults(latency.facts, {**given, **dict(variant.values)})
+    settings = settings_from(values)
+    longest = max((max(stream.output_lengths, default=0) + 1 for stream in workload.streams), default=0)
+    engine = set_up(
+        settings,
+        latency,
+        longest_tokens=longest if longest > 1 else _LONGEST_GUESS_TOKENS,
+        tenants=workload.tenants(),
+    )
+    started_s = time.perf_counter()
+    finished = Simulation(engine, workload, jumps=jumps).run()
+    return summarize(finished, engine, workload, label=variant.label, wall_s=time.perf_counter() - started_s)
+
+
+def _report(
+    path: Path, workload: Workload, runs: Sequence[RunSummary], setting: str, variants: tuple[list[Variant], list[Variant]]
+) -> None:
+    from chairlift.simulator.report.page import Sweep, render_page
+
+    compared, swept = variants
+    sweep = None
+    if swept:
+        try:
+            values = tuple(float(variant.label) for variant in swept)
+        except ValueError:
+            raise ConfigurationError(f"a report needs numbers to sweep over, got {swept[0].label!r}") from None
+        labels = [variant.label for variant in compared] or ["run"]
+        size = len(swept)
+        groups = tuple((label, tuple(runs[i * size : (i + 1) * size])) for i, label in enumerate(labels))
+        sweep = Sweep(setting, values, groups)
+    title = "Simulation of " + ", ".join(stream.name for stream in workload.streams)
+    path.write_text(render_page(title, runs, sweep), encoding="utf-8")
+
+
+def _show(runs: Sequence[RunSummary]) -> None:
+    """Print a table on standard error, so that standard output can be JSON alone."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # A file or a pipe has no width of its own, and a table of so many columns no use for 80.
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
+    first = runs[0]
+    table = Table(title=f"{first.machine}; times in milliseconds")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("run", "stream") else "right")
+    for run in runs:
+        for row in table_rows(run):
+            table.add_row(*row)
+        table.add_section()
+    console.print(table)
+    for run in runs:
+        jain = "" if run.jain_index is None else f", Jain index {run.jain_index:.4f}"
+        console.print(
+            f"{run.label}: {run.simulated_s:.1f} s simulated in {run.wall_s:.1f} s, {run.num_steps} steps "
+            f"({run.num_jumped_steps} jumped), {run.slot_utilization:.1%} of slots useful, "
+            f"mean batch {run.mean_batch:.1f}{jain}"
+        )

@@ -1,0 +1,74 @@
+"""Finds a latency model by what the command line calls it.
+
+Knows nothing of steps. There are three spellings::
+
+    llama-3.1-8b@h100          a model and a device sheet that come with Chairlift; @h100x2 splits it over two
+    my-model.toml@h100.toml    sheets of one's own
+    cpu.json                   what chairlift calibrate measured
+"""
+
+import re
+import tomllib
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chairlift.errors import ConfigurationError
+from chairlift.simulator.latency.measured import read_measured
+from chairlift.simulator.latency.model import LatencyModel
+from chairlift.simulator.latency.roofline import DeviceSheet, ModelSheet, RooflineLatency
+
+DEFAULT = "llama-3.1-8b@h100"
+_MAX_DEVICES = 64
+
+Sheet = TypeVar("Sheet", DeviceSheet, ModelSheet)
+
+
+def find_latency_model(name: str) -> LatencyModel:
+    """Load a latency model.
+
+    Raises:
+        ConfigurationError: there is none of that name, or it cannot be read, or the model does not fit.
+    """
+    model_name, at, device_name = name.partition("@")
+    if not at:
+        return read_measured(Path(name))
+    found = re.fullmatch(r"(.+?)(?:x(\d+))?", device_name)
+    device_name, num_devices = (found[1], int(found[2] or 1)) if found else (device_name, 1)
+    if not 1 <= num_devices <= _MAX_DEVICES:
+        raise ConfigurationError(f"latency model {name}: {num_devices} devices, but 1 to {_MAX_DEVICES} are possible")
+    latency = RooflineLatency(
+        _read_sheet(DeviceSheet, "devices", device_name), _read_sheet(ModelSheet, "models", model_name), num_devices
+    )
+    if not latency.facts.num_kv_tokens:
+        raise ConfigurationError(
+            f"latency model {name}: the weights leave no memory for KV on {num_devices} devices; add some (@{device_name}x2)"
+        )
+    return latency
+
+
+def sheet_names(kind: str) -> list[str]:
+    """Names of the sheets that come with Chairlift; ``kind`` is ``devices`` or ``models``."""
+    folder = resources.files("chairlift.simulator").joinpath("data", kind)
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def _read_sheet(kind: type[Sheet], folder: str, name: str) -> Sheet:
+    known = sheet_names(folder)
+    try:
+        if name in known:
+            text = resources.files("chairlift.simulator").joinpath("data", folder, f"{name}.toml").read_text("utf-8")
+        elif name.endswith(".toml"):
+            text = Path(name).read_text(encoding="utf-8")
+        else:
+            raise ConfigurationError(
+                f"there is no sheet {name!r} of {folder}; there are {', '.join(known)}, and files that end in .toml"
+            )
+        table: dict[str, Any] = tomllib.loads(text)
+        unknown = table.keys() - {field.name for field in fields(kind)}
+        if unknown:
+            raise ConfigurationError(f"sheet {name} has unknown keys: {', '.join(sorted(unknown))}")
+        return kind(**table)
+    except (OSError, UnicodeDecodeError, TypeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"sheet {name} cannot be read: {error}") from None

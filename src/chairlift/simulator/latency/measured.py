@@ -1,0 +1,130 @@
+"""A latency model fitted to measured steps, as ``chairlift calibrate`` writes it.
+
+Knows nothing of how the steps were measured; :mod:`~..calibration` does.
+
+::
+
+    t =   linear(rows)                 straight between measured numbers of rows: kernels gain by more rows in leaps
+        + a * decodes  + b * KV tokens that decodes read
+        + c * chunks   + d * pairs of a chunk's row and a token before it  + e * KV tokens that chunks read
+        + f * rows that sample
+        + g * pages copied
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from chairlift.errors import ConfigurationError
+from chairlift.simulator.latency.model import MachineFacts, StepShape, StepTime
+
+FORMAT = "chairlift-latency-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """Nanoseconds. ``knot_rows`` are the numbers of rows between which ``knot_ns`` is interpolated; the first is 1."""
+
+    knot_rows: tuple[int, ...]
+    knot_ns: tuple[float, ...]
+    decode_ns: float = 0.0
+    decode_context_ns: float = 0.0
+    chunk_ns: float = 0.0
+    chunk_pair_ns: float = 0.0
+    chunk_context_ns: float = 0.0
+    sampled_ns: float = 0.0
+    copied_page_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitError:
+    """Relative errors of a fit, on the steps it was fitted to and on steps that it was not."""
+
+    num_steps: int
+    mean: float
+    p95: float
+    held_out_mean: float
+    held_out_p95: float
+    three_term_mean: float
+    """What ``t = c + a * tokens + b * context`` alone reaches on the same steps."""
+
+
+class MeasuredLatency:
+    """Implements :class:`~.model.LatencyModel`."""
+
+    def __init__(self, facts: MachineFacts, coefficients: Coefficients, error: FitError | None = None) -> None:
+        self.facts, self.coefficients, self.error = facts, coefficients, error
+        self._rows, self._ns = coefficients.knot_rows, coefficients.knot_ns
+
+    def time(self, shape: StepShape, page_size: int) -> StepTime:
+        """Return how long a step takes."""
+        del page_size
+        c = self.coefficients
+        compute_ns = (
+            interpolate(shape.num_decodes + shape.num_chunk_rows, self._rows, self._ns)
+            + c.decode_ns * shape.num_decodes
+            + c.decode_context_ns * shape.num_decode_context_tokens
+            + c.sampled_ns * shape.num_sampled
+        )
+        if shape.num_chunks:
+            compute_ns += (
+                c.chunk_ns * shape.num_chunks
+                + c.chunk_pair_ns * shape.num_chunk_pairs
+                + c.chunk_context_ns * shape.num_chunk_context_tokens
+            )
+        copy_ns = c.copied_page_ns * (shape.num_pages_out + shape.num_pages_in)
+        return StepTime(int(compute_ns + copy_ns), int(copy_ns))
+
+    def write(self, path: Path) -> None:
+        """Write the model as JSON."""
+        record = {
+            "format": FORMAT,
+            "machine": asdict(self.facts),
+            "coefficients": asdict(self.coefficients),
+            "fit_error": None if self.error is None else asdict(self.error),
+        }
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def read_measured(path: Path) -> MeasuredLatency:
+    """Read a model that :meth:`MeasuredLatency.write` wrote.
+
+    Raises:
+        ConfigurationError: the file is something else.
+    """
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise ConfigurationError(f"latency model {path} is of format {record['format']!r}, not {FORMAT!r}")
+        coefficients = {name: _frozen(value) for name, value in record["coefficients"].items()}
+        error = record.get("fit_error")
+        return MeasuredLatency(
+            MachineFacts(**_known(MachineFacts, record["machine"])),
+            Coefficients(**_known(Coefficients, coefficients)),
+            None if error is None else FitError(**_known(FitError, error)),
+        )
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"latency model {path} cannot be read: {error!r}") from None
+
+
+def interpolate(value: int, knots: Sequence[int], heights: Sequence[float]) -> float:
+    """Return the height at ``value`` on straight lines between the knots, the last one drawn on behind them."""
+    if value <= knots[0] or len(knots) == 1:
+        return heights[0]
+    above = min(bisect_right(knots, value), len(knots) - 1)
+    low, high = knots[above - 1], knots[above]
+    return heights[above - 1] + (value - low) / (high - low) * (heights[above] - heights[above - 1])
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    if unknown := values.keys() - known:
+        raise ConfigurationError(f"a latency model has unknown keys: {', '.join(sorted(unknown))}")
+    return dict(values)

@@ -1,0 +1,71 @@
+"""Runs to compare: which settings differ from one to the next.
+
+Knows nothing of what settings do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chairlift.config.settings import SettingInfo, canonical_name, describe_settings, settings_by_name
+from chairlift.errors import ConfigurationError
+
+_SECTIONS = ("policy", "scheduler", "cache")
+_CHOICE_SECTIONS = ("policy", "scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Settings by name that one run has of its own."""
+
+    label: str
+    values: tuple[tuple[str, str], ...] = ()
+
+
+def parse_compare(text: str) -> list[Variant]:
+    """Read ``fcfs,fair,deadline+fair,preemption-mode=swap``: commas between runs, ``+`` between settings of one.
+
+    A word alone is a choice of whatever setting has it.
+
+    Raises:
+        ConfigurationError: no setting has that choice, or more than one has.
+    """
+    return [Variant(part.strip(), tuple(_parse_setting(word) for word in part.split("+"))) for part in text.split(",")]
+
+
+def parse_sweep(text: str) -> tuple[str, list[Variant]]:
+    """Read ``max_num_seqs=8,16,32`` and return the setting's name, and one run for each value.
+
+    Raises:
+        ConfigurationError: it is not of this form, or there is no such setting.
+    """
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise ConfigurationError(f"--sweep {text!r} is not of the form setting=value,value,...")
+    info = _find(name)
+    return info.name, [Variant(value.strip(), ((info.name, value.strip()),)) for value in values.split(",")]
+
+
+def combine(compared: Sequence[Variant], swept: Sequence[Variant]) -> list[Variant]:
+    """Return every pair of both; all of one if the other is empty; one run without differences if both are."""
+    if not compared or not swept:
+        return [*compared, *swept] or [Variant("run")]
+    return [Variant(f"{a.label} {b.label}", (*a.values, *b.values)) for a in compared for b in swept]
+
+
+def _parse_setting(word: str) -> tuple[str, str]:
+    name, equals, value = word.strip().partition("=")
+    if equals:
+        return _find(name).name, value
+    choices = [info for info in describe_settings() if info.section in _CHOICE_SECTIONS and name in info.choices]
+    if len(choices) != 1:
+        known = sorted({choice for info in describe_settings() if info.section in _CHOICE_SECTIONS for choice in info.choices})
+        problem = "is a choice of " + " and ".join(info.flag for info in choices) if choices else "is no setting's choice"
+        raise ConfigurationError(f"{word!r} {problem}; write setting=value, or one of: {', '.join(known)}")
+    return choices[0].name, name
+
+
+def _find(name: str) -> SettingInfo:
+    info = settings_by_name().get(canonical_name(name))
+    if info is None or info.section not in _SECTIONS:
+        raise ConfigurationError(f"there is no setting {name!r} that a simulation could vary")
+    return info
