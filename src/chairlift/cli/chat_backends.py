@@ -9,6 +9,7 @@ import httpx
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from chairlift.cli.server_errors import error_message
 from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.async_engine import AsyncEngine
@@ -52,7 +53,7 @@ class HttpBackend:
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.status_code != HTTPStatus.OK:
-                    raise InvalidRequestError(_error_message(response.read(), response.status_code))
+                    raise InvalidRequestError(error_message(response.read(), response.status_code))
                 for line in response.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
                         yield _text_of(msgspec.json.decode(line.removeprefix("data: ")))
@@ -134,7 +135,7 @@ def _first_model(client: httpx.Client) -> str:
     except httpx.HTTPError as error:
         raise EngineUnavailableError(f"no server answers at {client.base_url}: {error}") from None
     if response.status_code != HTTPStatus.OK:
-        raise InvalidRequestError(_error_message(response.content, response.status_code))
+        raise InvalidRequestError(error_message(response.content, response.status_code))
     models: list[dict[str, str]] = response.json()["data"]
     if not models:
         raise InvalidRequestError(f"the server at {client.base_url} has no model")
@@ -145,10 +146,3 @@ def _text_of(chunk: dict[str, Any]) -> str:
     if "error" in chunk:
         raise ChairliftError(chunk["error"].get("message", "the server failed"))
     return "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-
-
-def _error_message(body: bytes, status: int) -> str:
-    try:
-        return str(msgspec.json.decode(body)["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return f"the server answered {status}"
