@@ -40,16 +40,24 @@ class Rig:
         page_size: int = 4,
         depth: int = 1,
         prefix_caching: bool = True,
+        num_host_pages: int = 0,
         **scheduler: object,
     ) -> None:
         settings: dict = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 400, **scheduler}
         self.log = EventLog()
         self.scheduler = Scheduler(
             SchedulerConfig(**settings),
-            CacheConfig(num_pages=num_pages, page_size=page_size, enable_prefix_caching=prefix_caching),
+            CacheConfig(
+                num_pages=num_pages,
+                page_size=page_size,
+                num_host_pages=num_host_pages,
+                enable_prefix_caching=prefix_caching,
+            ),
             events=self.log,
         )
-        self.executor = FakeExecutor(num_pages, page_size, vocab_size=VOCAB_SIZE, step_duration_ns=1)
+        self.executor = FakeExecutor(
+            num_pages, page_size, num_host_pages=num_host_pages, vocab_size=VOCAB_SIZE, step_duration_ns=1
+        )
         self.stepper = Stepper(self.scheduler, self.executor, depth)
         self.output: dict[int, list[int]] = defaultdict(list)
         self.finished: dict[int, FinishReason] = {}
@@ -63,7 +71,10 @@ class Rig:
         *,
         stops: bool = False,
         priority: int = 0,
+        tenant: str = "",
         salt: str | None = None,
+        ttft_deadline_ns: int | None = None,
+        deadline_ns: int | None = None,
         **sampling: object,
     ) -> int:
         """Add a request and return its id. A number as prompt makes a prompt of that length that no other shares."""
@@ -78,7 +89,10 @@ class Rig:
             seed=request_id + 1,
             stop_token_ids=frozenset([STOP_TOKEN]) if stops else frozenset(),
             priority=priority,
+            tenant=tenant,
             cache_salt=salt,
+            ttft_deadline_ns=ttft_deadline_ns,
+            deadline_ns=deadline_ns,
         )
         self.scheduler.add(request, self.num_steps)
         return request_id
@@ -87,6 +101,9 @@ class Rig:
         """Run one step, check the invariants, and collect what came."""
         outcome = self.stepper.step(self.num_steps)
         invariants.require(self.scheduler)
+        for update in self.scheduler.take_expired():
+            assert update.request_id not in self.finished
+            self.finished[update.request_id] = update.finish_reason
         if outcome is not None:
             self.num_steps += 1
             for update in outcome.updates:
@@ -105,6 +122,7 @@ class Rig:
         stats = self.scheduler.stats()
         assert stats.num_leased_pages == 0
         assert stats.num_free_pages + stats.num_cached_pages == stats.num_pages
+        assert stats.num_free_host_pages == stats.num_host_pages
         return self.num_steps - start
 
 

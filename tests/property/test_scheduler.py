@@ -81,6 +81,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from([None, None, "a"]),
     )
     def add(self, prompt, max_tokens, stops, min_tokens, temperature, priority, salt):
+        return self.add_request(prompt, max_tokens, stops, min_tokens, temperature, priority=priority, cache_salt=salt)
+
+    def add_request(self, prompt, max_tokens, stops, min_tokens, temperature, **fields):
+        """Add a request, or see it refused; ``fields`` are further arguments of :class:`Request`."""
         request_id = len(self.expected)
         stop_token_ids = frozenset([STOP_TOKEN]) if stops else frozenset()
         sampling = SamplingParams(
@@ -92,10 +96,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             sampling,
             seed=request_id % 3,
             stop_token_ids=stop_token_ids,
-            priority=priority,
-            cache_salt=salt,
+            **fields,
         )
         capacity = self.scheduler.state.memory.num_token_slots
+        quota = self.scheduler.config.tenant(request.tenant).max_kv_pages
+        if quota is not None:
+            capacity = min(capacity, quota * self.page_size)
         if len(prompt) > capacity:
             with pytest.raises(RequestTooLongError):
                 self.scheduler.add(request, self.now)
@@ -119,10 +125,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def plan(self) -> None:
         self.now += 1
-        alive, idle = bool(self.scheduler.requests), not self.in_flight
+        idle = not self.in_flight
         plan = self.scheduler.plan(self.now)
+        self.take_expired()
         if plan is None:
-            assert not (alive and idle), "runnable work and no step"
+            assert not (self.scheduler.requests and idle), "runnable work and no step"
             return
         assert plan.num_tokens > 0
         config = self.scheduler.config
@@ -142,6 +149,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             if update.finish_reason is not None:
                 assert update.request_id not in self.ended
                 self.ended[update.request_id] = update.finish_reason
+
+    def take_expired(self) -> None:
+        for update in self.scheduler.take_expired():
+            assert update.request_id not in self.ended
+            assert update.finish_reason in (FinishReason.TIMEOUT, FinishReason.DEADLINE)
+            assert update.token_ids == ()
+            self.ended[update.request_id] = update.finish_reason
 
     @rule(request_id=consumes(requests))
     def abort(self, request_id) -> None:

@@ -144,8 +144,9 @@ def _check_waiting(state: SchedulerState) -> Iterator[str]:
 
 def _check_batch(scheduler: Scheduler) -> Iterator[str]:
     state = scheduler.state
-    if len(state.running) > scheduler.config.max_num_seqs:
-        yield f"{len(state.running)} requests run in {scheduler.config.max_num_seqs} slots"
+    # Slots taken away while running empty by themselves.
+    if len(state.running) > scheduler.built_config.max_num_seqs:
+        yield f"{len(state.running)} requests run in {scheduler.built_config.max_num_seqs} slots"
     if Counter(request.priority for request in state.running.values()) != Counter(state.running_tiers):
         yield f"running requests are not of the tiers {state.running_tiers}"
     if len(state.waiting) != sum(1 for _ in state.waiting):

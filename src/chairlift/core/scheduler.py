@@ -85,6 +85,11 @@ class Scheduler:
         return type(self._batching)
 
     @property
+    def built_config(self) -> SchedulerConfig:
+        """Limits that it was built with: some of those in force may be lower."""
+        return self._built_config
+
+    @property
     def latency(self) -> StepLatencyModel:
         """What steps take, as learnt from those that ran; to be read only."""
         return self._latency
