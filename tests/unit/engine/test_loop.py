@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 
+import msgspec
 import pytest
 
 from chairlift.config.load import load_settings
@@ -14,8 +15,14 @@ from chairlift.engine.messages import (
     AddRequest,
     CacheReset,
     Choice,
+    Configure,
+    Configured,
+    Explain,
+    Explained,
     FinishRequest,
     Inbound,
+    Listed,
+    ListRequests,
     Outbound,
     ResetPrefixCache,
     Shutdown,
@@ -175,3 +182,92 @@ def test_preemption_warning_names_both_settings(caplog: pytest.LogCaptureFixture
     assert len(warnings) == 1
     for part in ("--max-num-seqs (now 64)", "--kv-cache-memory (now 8 pages, 32 tokens)"):
         assert part in warnings[0]
+
+
+def test_an_idle_loop_wakes_up_for_the_next_deadline_and_says_who_missed_it() -> None:
+    built = build(max_num_seqs=1, enable_prefix_caching=False)
+    runner = built.runner
+    now_ns, waits_ms = [0], list[int | None]()
+    late = msgspec.structs.replace(add(prompt=4, max_tokens=3), ttft_deadline_ms=50.0, arrival_ns=0)
+
+    class Held:
+        """The runner, but steps find nothing to run until the deadline is over."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(runner, name)
+
+        def step(self, now_ns: int) -> None:
+            runner._scheduler.expire(now_ns)
+
+    inbox = deque([encode(late), None, None, encode(Shutdown())])
+
+    def receive(timeout_ms: int | None) -> bytes | None:
+        waits_ms.append(timeout_ms)
+        message = inbox.popleft()
+        if message is None and timeout_ms:
+            now_ns[0] += timeout_ms * 10**6
+        return message
+
+    sent: list[Outbound] = []
+    EngineLoop(Held(), receive, sent.append, lambda: now_ns[0]).run()  # type: ignore[arg-type]
+    ended = [message for message in sent if isinstance(message, StepDone) and message.updates]
+    assert [(update.request_id, update.finish_reason) for update in ended[0].updates] == [(late.request_id, "deadline")]
+    # It waits for a message for ever, then not at all, then until the deadline (50 ms and the next nanosecond) is over.
+    assert waits_ms == [None, 0, 51, None]
+    assert now_ns[0] == 51 * 10**6
+
+
+def test_deadlines_count_from_the_arrival_in_the_other_process() -> None:
+    built = build()
+    on_time, late = [
+        msgspec.structs.replace(add(), deadline_ms=100.0, arrival_ns=arrival_ns)
+        for arrival_ns in (950_000_000, 850_000_000)
+    ]
+    for message in (on_time, late):
+        assert built.runner.add(message, 1_000_000_000).error is None
+    built.runner.step(1_000_000_000)
+    assert [update.request_id for update in built.runner.take_expired()] == [late.request_id]
+
+
+def test_questions_are_answered_with_their_number() -> None:
+    request = add(max_tokens=50)
+    questions = [Explain(7, (request.request_id, 10**9)), ListRequests(8, 10), Configure(9, {"watermark": 0.25}),
+                 Configure(10, {"watermark": 2.0}), Configure(11)]  # fmt: skip
+    script = Script(build(), [request], list(questions), [])
+    explained, listed, changed, refused, asked = [
+        message for message in script.sent if isinstance(message, Explained | Listed | Configured)
+    ]
+    assert isinstance(explained, Explained)
+    assert explained.question == 7
+    assert explained.statuses[0] is not None
+    assert (explained.statuses[0].phase, explained.statuses[1]) == ("running", None)
+    assert isinstance(listed, Listed)
+    assert (listed.question, listed.num_running, listed.running[0].request_id) == (8, 1, request.request_id)
+    for answer, question, watermark in ((changed, 9, 0.25), (refused, 10, 0.25), (asked, 11, 0.25)):
+        assert isinstance(answer, Configured)
+        assert (answer.question, answer.scheduler.watermark) == (question, watermark)
+    assert isinstance(refused, Configured)
+    assert "--watermark must be at most 0.9, got 2.0" in (refused.error or "")
+
+
+def test_a_change_of_scheduler_and_queue_is_all_or_nothing() -> None:
+    runner = build().runner
+    before = runner.configure(Configure(0), 0)
+    refused = runner.configure(Configure(1, {"max_num_queued_reqs": 3, "max_num_seqs": 10**4}), 0)
+    assert refused.error is not None
+    assert (refused.scheduler, refused.queue) == (before.scheduler, before.queue)
+    taken = runner.configure(Configure(2, {"max_num_queued_reqs": 3, "queue_timeout": 1.5}), 0)
+    assert (taken.queue.max_num_queued_reqs, taken.queue.queue_timeout) == (3, 1.5)
+    assert taken.scheduler.queue_timeout_s == 1.5
+
+
+def test_preemptions_and_resumes_are_reported_with_the_step() -> None:
+    built = build(kv_cache_memory="32KiB", page_size=4, enable_prefix_caching=False)
+    script = Script(built, [add(max_tokens=20) for _ in range(4)], *[[] for _ in range(80)])
+    preemptions = [note for step in steps(script) for note in step.stats.preemptions]
+    resumes = [note for step in steps(script) for note in step.stats.resumes]
+    assert preemptions
+    assert {(note.cause, note.mode) for note in preemptions} == {("pages", "recompute")}
+    assert len(resumes) == len(preemptions)
+    assert all(note.num_recomputed_tokens > 0 for note in resumes)
+    assert len(preemptions) == steps(script)[-1].stats.scheduler.preemptions_total
