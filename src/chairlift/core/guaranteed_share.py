@@ -41,7 +41,6 @@ class GuaranteedShare:
     def __init__(self, share: float) -> None:
         self.share = share
         self._credits: dict[int, float] = {}
-        self._overdue_at: dict[int, float] = {}
         self._num_tokens = 0.0
 
     def part_for(self, num_tiers: int) -> float:
@@ -52,10 +51,9 @@ class GuaranteedShare:
         """Return the tokens that the tier has earned."""
         return self._credits.get(tier, 0.0)
 
-    def is_overdue(self, request: Request) -> bool:
-        """Whether a promoted, waiting request has waited for a slot long enough to be given somebody else's."""
-        overdue_at = self._overdue_at.get(request.request_id)
-        return overdue_at is not None and self._num_tokens >= overdue_at
+    def is_overdue(self, turn: float | None) -> bool:
+        """Whether a request promoted for this turn has waited for a slot long enough to be given somebody else's."""
+        return turn is not None and self._num_tokens >= turn
 
     def settle(self, num_tokens: int, waiting: WaitingQueue, count_older: Callable[[int, int], int]) -> None:
         """Take a planned step into account, and promote those whose turn has come.
@@ -68,7 +66,6 @@ class GuaranteedShare:
         self._num_tokens += num_tokens
         if not self.share or not len(waiting):
             self._credits.clear()
-            self._overdue_at.clear()
             return
         self._follow(waiting)
         part = self.part_for(len(self._credits))
@@ -80,7 +77,8 @@ class GuaranteedShare:
             credit = max(self._credits[tier] + part * num_tokens - given, 0.0)
             while oldest is not None and credit >= max(_num_to_compute(oldest), 1):
                 credit -= max(_num_to_compute(oldest), 1)
-                self._promote(oldest, waiting, part)
+                # Overdue when its tokens could have been earned once more.
+                waiting.promote(oldest, self._num_tokens + max(_num_to_compute(oldest), 1) / part)
                 oldest = waiting.oldest(tier)
             self._credits[tier] = credit
 
@@ -90,23 +88,11 @@ class GuaranteedShare:
         if self._credits.keys() != set(tiers):
             still = {tier: credit for tier, credit in self._credits.items() if tier in tiers}
             self._credits = still | {tier: 0.0 for tier in tiers if tier not in still}
-        if self._overdue_at or waiting.promoted:
-            part = self.part_for(len(self._credits))
-            self._overdue_at = {
-                request.request_id: self._overdue_at.get(request.request_id, self._turn(request, part))
-                for request in waiting.promoted
-            }
-
-    def _promote(self, request: Request, waiting: WaitingQueue, part: float) -> None:
-        turn = self._turn(request, part)
-        self._overdue_at[request.request_id] = turn
-        waiting.promote(request, turn)
-
-    def _turn(self, request: Request, part: float) -> float:
-        """At which count of tokens a request that was promoted now is overdue."""
-        return self._num_tokens + max(_num_to_compute(request), 1) / part
 
 
 def _num_to_compute(request: Request) -> int:
-    """Tokens between its admission and its next output token, at most: some may be in the prefix tree."""
-    return request.num_tokens - request.num_computed_tokens
+    """Tokens between its admission and its next output token, at most: some may be in the prefix tree.
+
+    What a preempted request kept counts too, or it would be back before whoever displaced it has done anything.
+    """
+    return request.num_tokens

@@ -71,6 +71,11 @@ class WaitingQueue:
         """Promoted requests that wait, in the order of their turns."""
         return [request for _, _, request in sorted(self._promoted.values())] if self._promoted else ()
 
+    def turn(self, request: Request) -> float | None:
+        """Return the turn that a waiting request was promoted for; ``None`` if it was not."""
+        promoted = self._promoted.get(request.request_id)
+        return None if promoted is None else promoted[0]
+
     def push(self, request: Request) -> None:
         """Add a request that is waiting or preempted."""
         self._place(request)
@@ -88,7 +93,10 @@ class WaitingQueue:
         self._counters.stop_waiting(request.priority, request.tenant)
 
     def promote(self, request: Request, turn: float) -> None:
-        """Put a waiting request before everybody but those promoted for an earlier turn."""
+        """Put a waiting request before everybody but those promoted for an earlier turn.
+
+        If it has to wait again later, its turn is past.
+        """
         del self._alive[request.request_id]
         self._leave_lane(request)
         request.is_promoted = True

@@ -67,8 +67,10 @@ def _could_displace(state: SchedulerState, now_ns: int) -> bool:
     """Whether it is worth a closer look; cheap, since it is asked in every step in which somebody waits."""
     if not state.running:
         return False
-    tiers = state.waiting.tiers
-    if state.waiting.promoted or (tiers and tiers[0] < max(state.running_tiers)):
+    tiers, promoted = state.waiting.tiers, state.waiting.promoted
+    if tiers and tiers[0] < max(state.running_tiers):
+        return True
+    if promoted and state.ledger.share.is_overdue(state.waiting.turn(promoted[0])):
         return True
     return state.config.scheduling_policy == "preemptive" and now_ns >= state.next_quantum_check_ns
 
@@ -98,7 +100,8 @@ class _Finder:
                 break
             with_equals = is_preemptive and self._has_waited_long(request)
             if not (with_equals or self._is_more_urgent(request)):
-                if is_preemptive:
+                # A promoted request takes a slot that becomes free; only if none does for long, it is overdue.
+                if is_preemptive or request.is_promoted:
                     continue
                 break
             move = self._place(request, with_equals=with_equals)
@@ -113,7 +116,10 @@ class _Finder:
         return moves
 
     def _is_more_urgent(self, request: Request) -> bool:
-        return request.is_promoted or request.priority < max(self._state.running_tiers)
+        return self._is_overdue(request) or request.priority < max(self._state.running_tiers)
+
+    def _is_overdue(self, request: Request) -> bool:
+        return self._state.ledger.share.is_overdue(self._state.waiting.turn(request))
 
     def _has_waited_long(self, request: Request) -> bool:
         return self._now_ns - request.waiting_since_ns > self._state.config.max_equal_wait_ms * _NS_PER_MS
@@ -142,7 +148,7 @@ class _Finder:
             victims = self._choose(candidates, int(lacks_slot), num_missing)
             if not victims:
                 return None
-            if not request.is_promoted and any(victim.priority == request.priority for victim in victims):
+            if not self._is_overdue(request) and any(victim.priority == request.priority for victim in victims):
                 cause = "quantum"
         self._num_slots += len(victims) - 1
         self._num_tokens -= num_first_tokens
@@ -163,8 +169,9 @@ class _Finder:
         """Return who may be displaced for this request, in the order in which they were admitted."""
         state, quantum = self._state, self._state.config.quantum_tokens
         candidates: list[Request] = []
+        is_overdue = self._is_overdue(request)
         for running in state.running.values():
-            gives_way = request.is_promoted or running.priority > request.priority
+            gives_way = is_overdue or running.priority > request.priority
             if with_equals and running.priority == request.priority:
                 gives_way |= running.num_tokens - running.num_admitted_tokens > quantum
             if gives_way and self._is_displaceable(running):
