@@ -98,9 +98,7 @@ class ClockedRig:
     def now_ns(self) -> int:
         return self.executor.now_ns
 
-    def make_request(
-        self, num_prompt_tokens: int, max_tokens: int, *, priority: int = 0, tenant: str = ""
-    ) -> Request:
+    def make_request(self, num_prompt_tokens: int, max_tokens: int, *, priority: int = 0, tenant: str = "") -> Request:
         """A request whose prompt no other shares."""
         request_id = self._next_id
         self._next_id += 1

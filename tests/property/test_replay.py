@@ -1,5 +1,6 @@
 """Whatever happened to a scheduler, a fresh one that reads its log makes identical plans."""
 
+import contextlib
 import json
 from collections import deque
 from dataclasses import replace
@@ -143,10 +144,12 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @rule(changes=st.fixed_dictionaries({}, optional=POLICIES))
     def reconfigure(self, changes) -> None:
-        try:
+        with contextlib.suppress(ConfigurationError):
             self.scheduler.reconfigure(changes, self.now_ns)
-        except ConfigurationError:
-            pass
+
+    @rule()
+    def expire(self) -> None:
+        self.scheduler.expire(self.now_ns)
 
     @rule()
     def reset_cache(self) -> None:

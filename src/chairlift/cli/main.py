@@ -14,6 +14,8 @@ _COMMANDS = {
     "generate": ("chairlift.cli.generate:generate", "Answer a file of prompts: JSON lines in, JSON lines out."),
     "simulate": ("chairlift.cli.simulate:simulate", "Serve a workload on a machine that is not there."),
     "calibrate": ("chairlift.cli.calibrate:calibrate", "Time steps of the real engine, for simulate."),
+    "explain": ("chairlift.cli.explain:explain", "Say what a request waits for."),
+    "replay": ("chairlift.cli.replay:replay", "Make the plans of a decision log again, and compare."),
     "bench": ("chairlift.cli.bench:bench", "Measure throughput and latency."),
 }
 """Name -> where the command is, and its line in ``chairlift --help``."""

@@ -9,6 +9,7 @@ tokens only those are known that ended a request.
     start        version, scheduler, cache                      the settings, and a fresh scheduler
     add          id, t, prompt, ...                             a request
     end          id, reason, keep                               abort or finish from outside
+    expire       t                                              whose time ran out ends, where no plan did that
     plan         t, plan (or none), waiting, running            the decision, without token ids
     commit       step, ns, swap_ns, stopped, failed, fit        a step's duration, and who ended by a stop token
     reconfigure  t, changes

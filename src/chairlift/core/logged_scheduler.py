@@ -35,7 +35,7 @@ class LoggedScheduler(Scheduler):
         secret: makes the logged page keys worthless to who guesses prompts; random bytes, 64 at most.
     """
 
-    def __init__(  # noqa: PLR0913 - one more than a scheduler has
+    def __init__(
         self,
         scheduler: SchedulerConfig,
         cache: CacheConfig,
@@ -48,6 +48,7 @@ class LoggedScheduler(Scheduler):
         self._recorder = RecordingKeyer(keyer if keyer is not None else DigestKeyer(), secret)
         super().__init__(scheduler, cache, events=events, keyer=self._recorder)
         self._write_entry = write
+        self._is_planning = False
         self._write(start_entry(scheduler, cache))
 
     def add(self, request: Request, now_ns: int) -> None:
@@ -62,13 +63,22 @@ class LoggedScheduler(Scheduler):
             self._write({"kind": "end", "id": request_id, "reason": reason.value, "keep": keep_tokens})
         return was_alive
 
+    def expire(self, now_ns: int) -> None:
+        """End requests whose time ran out; as a part of planning it is no entry of its own."""
+        super().expire(now_ns)
+        if not self._is_planning:
+            self._write({"kind": "expire", "t": now_ns})
+
     def plan(self, now_ns: int) -> StepPlan | None:
         """Decide the next step. If that raises, the log says so, and a replay raises too."""
+        self._is_planning = True
         try:
             plan = super().plan(now_ns)
         except Exception as error:
             self._write({"kind": "plan", "t": now_ns, "error": repr(error)})
             raise
+        finally:
+            self._is_planning = False
         self._write(plan_entry(now_ns, plan, self.num_waiting, self.num_running))
         return plan
 

@@ -11,7 +11,7 @@ from chairlift.core.decision_log import Entry, plan_entry, read_changes, read_co
 from chairlift.core.logged_scheduler import fitted_values
 from chairlift.core.request import FinishReason
 from chairlift.core.scheduler import Scheduler
-from chairlift.errors import ChairliftError, ConfigurationError
+from chairlift.errors import ConfigurationError
 
 
 class Difference(NamedTuple):
@@ -53,6 +53,8 @@ def replay(entries: Iterable[Entry]) -> ReplayReport:
         found = run.take(entry)
         if found is not None:
             return ReplayReport(number, num_plans, num_runs, Difference(number - 1, *found))
+    if run is None:
+        raise ConfigurationError("the log is empty")
     return ReplayReport(number, num_plans, num_runs, None)
 
 
@@ -68,6 +70,7 @@ class _Run:
         self._handlers: dict[str, Callable[[Entry], _Found | None]] = {
             "add": self._add,
             "end": self._end,
+            "expire": self._expire,
             "plan": self._plan,
             "commit": self._commit,
             "reconfigure": self._reconfigure,
@@ -87,7 +90,9 @@ class _Run:
         except KeyError as error:
             raise ConfigurationError(f"the log has an entry of kind {kind!r} without {error}") from error
         except Exception as error:  # noqa: BLE001 - any failure that the log does not have is a difference
-            return None if entry.get("error") == repr(error) else (str(kind), entry.get("error", "went well"), repr(error))
+            return (
+                None if entry.get("error") == repr(error) else (str(kind), entry.get("error", "went well"), repr(error))
+            )
         if found is None and self._keyer.mismatch:
             return (str(kind), *self._keyer.mismatch)
         return found
@@ -100,6 +105,9 @@ class _Run:
         if self._scheduler.finish(entry["id"], reason, entry.get("keep")):
             return None
         return f"end of request {entry['id']}", "it was alive", "it had ended before"
+
+    def _expire(self, entry: Entry) -> None:
+        self._scheduler.expire(entry["t"])
 
     def _plan(self, entry: Entry) -> _Found | None:
         plan = self._scheduler.plan(entry["t"])

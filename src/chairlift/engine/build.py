@@ -3,18 +3,22 @@
 Knows nothing of processes. The only module that names concrete executors.
 """
 
+import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
 from chairlift.config.resolve import resolve_configs
-from chairlift.config.resolved import TenantTable
+from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable
 from chairlift.config.settings import Settings
 from chairlift.config.sizes import format_bytes
+from chairlift.core.logged_scheduler import LoggedScheduler
 from chairlift.core.ports import EventSink, Executor
 from chairlift.core.scheduler import Scheduler
 from chairlift.core.stepper import Stepper
 from chairlift.engine import fake_model
 from chairlift.engine.byte_tokenizer import ByteTokenizer
+from chairlift.engine.decision_log_file import DecisionLogFile
 from chairlift.engine.engine_events import EngineEvents
 from chairlift.engine.messages import ModelInfo
 from chairlift.engine.runner import EngineRunner
@@ -23,10 +27,16 @@ from chairlift.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """A runner, and the executor that whoever built it must close."""
+    """A runner, and what whoever built it must close."""
 
     runner: EngineRunner
     executor: Executor
+    decision_log: DecisionLogFile | None = None
+
+    def close_log(self) -> None:
+        """Write the rest of the decision log, if there is one; also after the executor broke."""
+        if self.decision_log is not None:
+            self.decision_log.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +74,17 @@ def build_engine(
     source: ModelSource | None,
     *,
     tenants: TenantTable | None = None,
+    decision_log: str | None = None,
     is_offline: bool = False,
     events: EventSink | None = None,
 ) -> BuiltEngine:
-    """Load the model and put the engine around it.
+    """Load the model and put the engine around it, with a decision log if a file is named for it.
 
     Raises:
         ModelLoadError: the model cannot be served.
         ConfigurationError: the settings cannot work with it.
     """
+    log = DecisionLogFile(Path(decision_log)) if decision_log is not None else None
     loaded = _load_fake(settings) if source is None else _load_torch(settings, source, is_offline=is_offline)
     scheduler_config, cache_config = resolve_configs(
         settings,
@@ -89,7 +101,7 @@ def build_engine(
             f"{format_bytes(loaded.page_bytes)}"
         )
     engine_events = EngineEvents(scheduler_config, cache_config, events)
-    scheduler = Scheduler(scheduler_config, cache_config, events=engine_events)
+    scheduler = _build_scheduler(scheduler_config, cache_config, engine_events, log)
     stepper = Stepper(scheduler, loaded.executor, settings.scheduler.pipeline_depth)
     info = ModelInfo(
         name=settings.model.served_model_name or (fake_model.NAME if source is None else source.name),
@@ -103,7 +115,15 @@ def build_engine(
         max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
         description=loaded.description,
     )
-    return BuiltEngine(EngineRunner(scheduler, stepper, engine_events, settings.queue, info), loaded.executor)
+    return BuiltEngine(EngineRunner(scheduler, stepper, engine_events, settings.queue, info), loaded.executor, log)
+
+
+def _build_scheduler(
+    scheduler: SchedulerConfig, cache: CacheConfig, events: EventSink, log: DecisionLogFile | None
+) -> Scheduler:
+    if log is None:
+        return Scheduler(scheduler, cache, events=events)
+    return LoggedScheduler(scheduler, cache, write=log.write, secret=secrets.token_bytes(32), events=events)
 
 
 def _load_fake(settings: Settings) -> _LoadedModel:

@@ -73,6 +73,8 @@ def _run(config: EngineConfig, sockets: EngineSockets) -> int:
         _logger.exception("the executor failed; %d requests end with an error", len(ids))
         send(Failed(EngineUnavailableError.__name__, f"the engine's executor failed: {error!r}"))
         return EXIT_EXECUTOR_BROKE
+    finally:
+        built.close_log()
     built.executor.close()
     return EXIT_OK
 
@@ -85,7 +87,7 @@ def _build(config: EngineConfig) -> BuiltEngine:
         policy=config.policy,
         queue=config.queue,
     )
-    return build_engine(settings, locate_model(settings), tenants=config.tenants)
+    return build_engine(settings, locate_model(settings), tenants=config.tenants, decision_log=config.decision_log)
 
 
 def _read_config(stream: BinaryIO) -> EngineConfig:

@@ -7,7 +7,7 @@ from statistics import mean, median
 import pytest
 
 from chairlift.core.wait_prediction import Newcomer
-from tests.clocked import MS, S, ClockedRig, step_time
+from tests.clocked import MS, ClockedRig, S, step_time
 
 
 def drive(

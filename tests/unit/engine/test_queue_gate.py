@@ -113,7 +113,9 @@ def test_a_wait_beyond_the_limit_is_refused_with_the_time_until_it_is_within() -
     prediction = QueueGate(QueueSettings(max_ttft_ms=12_000)).check(made.scheduler, SHORT)
     assert prediction is not None
     assert 8e9 < prediction.ttft_ns < 12e9
-    with pytest.raises(OverloadedError, match=r"with 20 requests before this one, and --max-ttft-ms is 4.0 s") as caught:
+    with pytest.raises(
+        OverloadedError, match=r"with 20 requests before this one, and --max-ttft-ms is 4.0 s"
+    ) as caught:
         QueueGate(QueueSettings(max_ttft_ms=4_000)).check(made.scheduler, SHORT)
     assert 4 <= caught.value.retry_after_s <= 8
     with pytest.raises(OverloadedError, match=r"its deadline .* leaves 2.0 s"):
