@@ -192,8 +192,7 @@ def _check_names(given: Iterable[str], known: Iterable[str], shown: str) -> None
 
 
 def _read_weight(value: object, shown: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise ConfigurationError(f"{shown} must be a positive number, got {value!r}")
     return float(value)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 
 class CounterCell:
@@ -80,8 +79,8 @@ class HistogramFamily(Collector):
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], buckets: Sequence[float]) -> None:
         self._name, self._documentation, self._labels = name, documentation, tuple(labels)
-        self._bounds = tuple(buckets)
-        self._shown_bounds = [*map(floatToGoString, buckets), "+Inf"]
+        self._bounds = tuple(map(float, buckets))
+        self._shown_bounds = [*map(str, self._bounds), "+Inf"]
         self._cells: dict[tuple[str, ...], HistogramCell] = {}
         if not labels:
             self.labels()

@@ -1,5 +1,6 @@
 """GET /v1/requests and /v1/requests/{id}: what requests wait for. Knows nothing of generation."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -96,7 +97,9 @@ async def show_request(request: Request, request_id: str) -> Response:
     context = context_of(request)
     live = context.directory.find(request_id, caller_of(request))
     indexed = live.choices.live_choices if live is not None else []
-    statuses = await context.engine.explain([engine_id for _, engine_id in indexed]) if indexed else []
+    statuses: Sequence[RequestStatus | None] = ()
+    if indexed:
+        statuses = await context.engine.explain([engine_id for _, engine_id in indexed])
     found = [_choice(status, index) for (index, _), status in zip(indexed, statuses, strict=True) if status is not None]
     if live is None or not found:
         raise UnknownRequestError(

@@ -71,7 +71,7 @@ def occupied(client: httpx.Client, key: str = "sk-plain") -> Generator[str]:
         lines = response.iter_lines()  # the response would be closed with it
         next(lines)
         yield response.headers[ID_HEADER]
-        lines.close()
+        del lines
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Keys, tenants and tiers: who is let in, whom a request counts for, and what it may ask for."""
 
+from typing import Any
+
 import pytest
 from starlette.datastructures import Headers
 
@@ -23,7 +25,7 @@ def bearer(key: str) -> dict:
     return {"Authorization": f"Bearer {key}".encode()}
 
 
-def ask(access: Access, *, key: str | None = None, headers: dict | None = None, **body: object) -> object:
+def ask(access: Access, *, key: str | None = None, headers: dict | None = None, **body: Any) -> object:
     """Terms of a completion request, or the status with which it was refused."""
     engine = StubEngine(tenants=TABLE)
     sent = {**(bearer(key) if key else {}), **(headers or {})}
@@ -31,7 +33,7 @@ def ask(access: Access, *, key: str | None = None, headers: dict | None = None, 
     return engine.submitted[0]["terms"] if response.status_code == 200 else response.status_code
 
 
-def terms(access: Access, **arguments: object) -> Terms:
+def terms(access: Access, **arguments: Any) -> Terms:
     found = ask(access, **arguments)
     assert isinstance(found, Terms)
     return found

@@ -155,7 +155,9 @@ def test_ids_cannot_be_guessed() -> None:
 
 
 def admin(method: str, body: object = None, *, engine: StubEngine | None = None) -> httpx.Response:
-    content = {"content": body} if isinstance(body, str | bytes) else {} if body is None else {"json": body}
+    content: dict[str, Any] = {}
+    if body is not None:
+        content = {"content": body} if isinstance(body, str | bytes) else {"json": body}
     headers = {"Authorization": "Bearer sk-admin"}
     return request(method, "/admin/scheduler", engine=engine, access=ACCESS, headers=headers, **content)
 
