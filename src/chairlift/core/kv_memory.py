@@ -77,6 +77,12 @@ class KVMemory:
         self._extend_keys(request, num_pages)
         return self.tree.match(request.page_keys[:num_pages])
 
+    def peek_prefix(self, request: Request) -> list[int]:
+        """Same as :meth:`find_prefix`, but only as far as its page keys were needed yet. Changes nothing at all."""
+        if not self._is_caching:
+            return []
+        return self.tree.match(request.page_keys[: (request.num_tokens - 1) // self.page_size])
+
     def num_pages_taken(self, shared: list[int], num_tokens: int) -> int:
         """By how much a lease of ``shared`` plus new pages up to ``num_tokens`` lowers :attr:`num_available`."""
         idle = sum(1 for page in shared if self.pool.references(page) == 0)

@@ -60,6 +60,7 @@ class SchedulerState:
             is_fair=config.tenant_order == "fair",
             has_own_lane=self.has_quota,
             count_cached=lambda request: len(self.memory.find_prefix(request)) * cache.page_size,
+            peek_cached=lambda request: len(self.memory.peek_prefix(request)) * cache.page_size,
         )
         self.has_quotas = config.has_quotas
         """Whether any tenant's running requests may hold only so many pages."""
@@ -104,7 +105,9 @@ class SchedulerState:
 
     def time_to_token_ns(self, request: Request) -> int:
         """Return the least time that a waiting request needs to its next token, with what is cached now."""
-        num_cached_tokens = max(len(self.memory.find_prefix(request)) * self.memory.page_size, request.num_computed_tokens)
+        num_cached_tokens = max(
+            len(self.memory.find_prefix(request)) * self.memory.page_size, request.num_computed_tokens
+        )
         return self.estimate.prefill_ns(request.num_tokens, num_cached_tokens)
 
     def reconfigure(self, config: SchedulerConfig) -> None:
@@ -112,9 +115,7 @@ class SchedulerState:
         self.config = config
         self.has_quotas = config.has_quotas
         self.policies = build_policies(config, self.estimate)
-        self.waiting.rebuild(
-            self.policies.ordering, is_fair=config.tenant_order == "fair", has_own_lane=self.has_quota
-        )
+        self.waiting.rebuild(self.policies.ordering, is_fair=config.tenant_order == "fair", has_own_lane=self.has_quota)
         self.ledger.share.share = config.guaranteed_share
         self.expiry.reconfigure(config.queue_timeout_s, self.requests.values())
 

@@ -24,6 +24,7 @@ class WaitingQueue:
         is_fair: whether tenants of a tier take turns by their counters.
         has_own_lane: whether a tenant's requests can be held back together; under ``is_fair`` everybody's can.
         count_cached: tokens of a request that are in the prefix tree, for policies that rank again.
+        peek_cached: the same without making page keys, for those who only look: a look must not change a plan.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class WaitingQueue:
         is_fair: bool = False,
         has_own_lane: Callable[[str], bool] = lambda _: False,
         count_cached: Callable[[Request], int] = lambda _: 0,
+        peek_cached: Callable[[Request], int] | None = None,
     ) -> None:
         self.backlog = Backlog()
         """What waits, by tier and tenant."""
@@ -43,6 +45,7 @@ class WaitingQueue:
         """What those lack whom the scheduler did not look at last time: what the one it stopped at lacked."""
         self._counters = counters
         self._count_cached = count_cached
+        self._peek_cached = peek_cached or count_cached
         self._alive: dict[int, Entry] = {}
         self._promoted: dict[int, tuple[float, int, Request]] = {}
         self._tiers: dict[int, Tier] = {}
@@ -103,9 +106,9 @@ class WaitingQueue:
         self._place(request, turn)
 
     def first(self, limit: int) -> list[Request]:
-        """Return the first ``limit`` requests in order, without taking them out."""
+        """Return the first ``limit`` requests in order, without taking them out. Changes nothing."""
         found: list[Request] = []
-        with QueueWalk(self) as walk:
+        with QueueWalk(self, is_peek=True) as walk:
             while len(found) < limit and (request := walk.next()) is not None:
                 found.append(request)
         return found
@@ -139,10 +142,10 @@ class WaitingQueue:
 
     # For the walk.
 
-    def walk_tier(self, tier: int) -> TierWalk:
-        """Look at the requests of one tier."""
+    def walk_tier(self, tier: int, *, is_peek: bool) -> TierWalk:
+        """Look at the requests of one tier, to decide about them or just to see."""
         charge = self._expected_charge if self._is_fair else None
-        return TierWalk(self._tiers[tier], charge, self._rerank, self._window)
+        return TierWalk(self._tiers[tier], charge, self._peek_rank if is_peek else self._rerank, self._window)
 
     def hold_back(self, lane: Lane) -> None:
         """Requests of this lane lack what only their own tenant can give back."""
@@ -155,10 +158,12 @@ class WaitingQueue:
         self._has_own_lane = has_own_lane
         self._window = 1
         self._rerank: Callable[[Request], float] | None = None
+        self._peek_rank: Callable[[Request], float] | None = None
         if isinstance(ordering, RerankingPolicy):
-            count_cached, policy = self._count_cached, ordering
+            count_cached, peek_cached, policy = self._count_cached, self._peek_cached, ordering
             self._window = policy.window
             self._rerank = lambda request: policy.rerank(request, count_cached(request))
+            self._peek_rank = lambda request: policy.rerank(request, peek_cached(request))
 
     def _place(self, request: Request, turn: float = 0.0) -> None:
         is_fresh = int(request.phase is not Phase.PREEMPTED)
@@ -202,8 +207,9 @@ class WaitingQueue:
 class QueueWalk:
     """Looks at waiting requests in order until it is closed; nobody may be pushed or removed meanwhile."""
 
-    def __init__(self, queue: WaitingQueue) -> None:
+    def __init__(self, queue: WaitingQueue, *, is_peek: bool = False) -> None:
         self._queue = queue
+        self._is_peek = is_peek
         self._promoted = iter(queue.promoted)
         self._tiers = iter(list(queue.tiers))
         self._tier: TierWalk | None = None
@@ -225,7 +231,7 @@ class QueueWalk:
                 tier = next(self._tiers, None)
                 if tier is None:
                     return None
-                self._tier = self._queue.walk_tier(tier)
+                self._tier = self._queue.walk_tier(tier, is_peek=self._is_peek)
             request = self._tier.next()
             if request is not None:
                 return request
