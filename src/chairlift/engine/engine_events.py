@@ -23,7 +23,6 @@ class EngineEvents:
         self._also = also
         self._queued_ns: dict[int, int] = {}
         self._queue_times_ns: list[int] = []
-        self._preempted: dict[int, Preempted] = {}
         self._preemptions: list[PreemptionNote] = []
         self._resumes: list[ResumeNote] = []
         self._warning = RateLimitedWarning(_logger)
@@ -36,10 +35,9 @@ class EngineEvents:
             case Admitted(is_resume=False):
                 self._queue_times_ns.append(event.now_ns - self._queued_ns.pop(event.request_id))
             case Admitted():
-                self._note_resume(event)
+                self._resumes.append(ResumeNote(event.request_id, event.num_recomputed_tokens, event.num_swapped_pages))
             case Finished():
                 self._queued_ns.pop(event.request_id, None)
-                self._preempted.pop(event.request_id, None)
             case Preempted():
                 self._note_preemption(event)
             case _:
@@ -68,21 +66,14 @@ class EngineEvents:
         return notes
 
     def _note_preemption(self, event: Preempted) -> None:
-        self._preempted[event.request_id] = event
         self._preemptions.append(PreemptionNote(event.request_id, event.cause, event.mode, event.num_swapped_pages))
         if event.cause == "pages":
             self._warn(event)
 
-    def _note_resume(self, event: Admitted) -> None:
-        before = self._preempted.pop(event.request_id, None)
-        if before is None:
-            return
-        self._resumes.append(ResumeNote(event.request_id, event.num_recomputed_tokens, event.num_swapped_pages))
-
     def _warn(self, event: Preempted) -> None:
         self._warning.warn(
             event.now_ns,
-            "KV pages ran out: request %d lost the KV of %d tokens, which will be computed again. If this happens "
+            "KV pages ran out: request %d gave way, and %d of its tokens will be computed again. If this happens "
             "often, lower --max-num-seqs (now %d) or raise --kv-cache-memory (now %d pages, %d tokens)",
             event.request_id,
             event.num_lost_tokens,

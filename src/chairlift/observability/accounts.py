@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chairlift.config.resolved import TenantTable
+from chairlift.core.fairness import VirtualCounters
 from chairlift.observability.cells import CounterCell
 from chairlift.observability.fairness_window import TenantService
 from chairlift.observability.label_cap import OTHER, LabelCap
@@ -15,9 +16,6 @@ from chairlift.observability.metrics import MAX_OTHER_TENANTS, MAX_OTHER_TIERS, 
 
 NAMELESS = "default"
 """Label of requests without a tenant."""
-
-OUTPUT_WEIGHT = 2.0
-"""An output token in units of a prompt token, where tenants are compared."""
 
 GOOD_ENDS = frozenset({"stop", "length"})
 """Reasons with which a request ended as it should."""
@@ -58,7 +56,7 @@ class Account:
     @property
     def service_tokens(self) -> float:
         """Prompt tokens and weighted output tokens so far."""
-        return self._prompt_tokens.value + OUTPUT_WEIGHT * self._generation_tokens.value
+        return self._prompt_tokens.value + VirtualCounters.OUTPUT_WEIGHT * self._generation_tokens.value
 
     def begin(self, num_choices: int) -> None:
         """A request came."""
