@@ -1,4 +1,4 @@
-"""Whoever gives way, to whom and how: every request still gets the tokens it would get alone, and all come to an end."""
+"""Whoever gives way, to whom and how: every request gets the tokens it would get alone, and all come to an end."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -8,7 +8,7 @@ from chairlift.config.resolved import CacheConfig, SchedulerConfig
 from chairlift.core.events import Preempted
 from chairlift.core.scheduler import Scheduler
 from chairlift.execution.fake import FakeExecutor
-from tests.harness import VOCAB_SIZE, EventLog
+from tests.harness import VOCAB_SIZE
 from tests.property.test_scheduler import SchedulerMachine
 
 
@@ -90,7 +90,7 @@ class PreemptionMachine(SchedulerMachine):
         if hasattr(self, "scheduler"):
             stats = self.scheduler.stats()
             assert stats.num_free_host_pages == stats.num_host_pages
-            assert not self.scheduler.state.holders
+            assert not self.scheduler.state.kept.holders
             assert stats.swapped_in_pages_total <= stats.swapped_out_pages_total
 
 

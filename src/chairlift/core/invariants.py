@@ -41,7 +41,7 @@ def require(scheduler: Scheduler) -> None:
 def _holders(state: SchedulerState) -> Iterator[Request]:
     yield from state.running.values()
     yield from state.departing.values()
-    yield from state.holders.values()
+    yield from state.kept.holders.values()
 
 
 def _check_pages(state: SchedulerState) -> Iterator[str]:
@@ -119,27 +119,28 @@ def _check_requests(scheduler: Scheduler) -> Iterator[str]:
 
 
 def _check_waiting(state: SchedulerState) -> Iterator[str]:
-    page_size = state.memory.page_size
     for request in state.requests.values():
-        num_kept, is_holder = len(request.pages), request.request_id in state.holders
-        if request.phase is Phase.RUNNING:
-            if request.host_lease is not None or request.num_swapped_tokens or is_holder:
-                yield f"{request!r} runs and counts as one that waits with what it kept"
-            continue
-        if is_holder != (num_kept > 0) or (num_kept and request.phase is not Phase.PREEMPTED):
-            yield f"{request!r} waits with {num_kept} pages and counts as a holder: {is_holder}"
-        if not num_kept * page_size >= request.num_computed_tokens == request.num_scheduled_tokens:
-            yield f"{request!r} kept {num_kept} pages, too few for what they should hold"
-        if num_kept > state.memory.pages_for(request.num_computed_tokens):
-            yield f"{request!r} kept pages that hold nothing"
-        num_host_pages = 0 if request.host_lease is None else len(request.host_lease.pages)
-        if num_host_pages != state.memory.pages_for(request.num_swapped_tokens) or (num_host_pages and num_kept):
-            yield f"{request!r} has {num_host_pages} host pages for {request.num_swapped_tokens} tokens"
-        if max(request.num_computed_tokens, request.num_swapped_tokens) >= request.num_tokens:
-            yield f"{request!r} waits and has nothing left to compute"
-    for request in state.holders.values():
+        is_holder = request.request_id in state.kept.holders
+        if request.phase is not Phase.RUNNING:
+            yield from _check_kept(state, request, is_holder=is_holder)
+        elif request.host_lease is not None or request.num_swapped_tokens or is_holder:
+            yield f"{request!r} runs and counts as one that waits with what it kept"
+    for request in state.kept.holders.values():
         if request.request_id not in state.waiting:
             yield f"{request!r} counts as a holder and does not wait"
+
+
+def _check_kept(state: SchedulerState, request: Request, *, is_holder: bool) -> Iterator[str]:
+    num_kept, pages_for = len(request.pages), state.memory.pages_for
+    if is_holder != (num_kept > 0) or (num_kept and request.phase is not Phase.PREEMPTED):
+        yield f"{request!r} waits with {num_kept} pages and counts as a holder: {is_holder}"
+    if num_kept != pages_for(request.num_computed_tokens) or request.num_computed_tokens < request.num_scheduled_tokens:
+        yield f"{request!r} kept {num_kept} pages, too few or too many for what they should hold"
+    num_host_pages = 0 if request.host_lease is None else len(request.host_lease.pages)
+    if num_host_pages != pages_for(request.num_swapped_tokens) or (num_host_pages and num_kept):
+        yield f"{request!r} has {num_host_pages} host pages for {request.num_swapped_tokens} tokens"
+    if max(request.num_computed_tokens, request.num_swapped_tokens) >= request.num_tokens:
+        yield f"{request!r} waits and has nothing left to compute"
 
 
 def _check_batch(scheduler: Scheduler) -> Iterator[str]:
@@ -151,7 +152,10 @@ def _check_batch(scheduler: Scheduler) -> Iterator[str]:
         yield f"running requests are not of the tiers {state.running_tiers}"
     if len(state.waiting) != sum(1 for _ in state.waiting):
         yield "the waiting queue miscounts"
-    known = {**state.running, **state.departing}
+    yield from _check_rows(state, {**state.running, **state.departing})
+
+
+def _check_rows(state: SchedulerState, known: dict[int, Request]) -> Iterator[str]:
     for name, members in (("decoding", state.decoding), ("joining", state.joining)):
         for request_id in members:
             if request_id not in known:

@@ -11,6 +11,7 @@ from chairlift.core.expiry import Expiry
 from chairlift.core.fairness import VirtualCounters
 from chairlift.core.guaranteed_share import GuaranteedShare
 from chairlift.core.host_tier import HostTier
+from chairlift.core.kept_pages import KeptPages
 from chairlift.core.kv_memory import KVMemory, Start
 from chairlift.core.length_predictor import LengthPredictor
 from chairlift.core.policies import Policies, build_policies
@@ -32,7 +33,7 @@ class SchedulerState:
     ``running`` is in the order of admission. ``decoding`` mirrors the executor's standing decode set, in its row
     order; in static batching it also holds finished members, whose rows go on. ``joining`` are requests whose last
     prefill chunk was planned and who decode from the next step on. ``departing`` are finished requests whose pages a
-    step in flight (or a static group) still uses. ``holders`` are preempted requests that wait and kept pages.
+    step in flight (or a static group) still uses.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SchedulerState:
         self.running: dict[int, Request] = {}
         self.running_tiers: dict[int, int] = {}
         """How many requests of each tier run; tiers without any are absent."""
-        self.holders: dict[int, Request] = {}
+        self.kept = KeptPages(self.memory, self.running)
         self.decoding: dict[int, Request] = {}
         self.joining: dict[int, Request] = {}
         self.num_decode_context_tokens = 0
@@ -85,10 +86,8 @@ class SchedulerState:
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         """Tokens planned a second time, since a preemption had dropped what the first time computed."""
-        self.num_query_tokens = 0
-        self.num_hit_tokens = 0
-        self.num_prompt_tokens = 0
-        self.num_generated_tokens = 0
+        self.num_query_tokens = self.num_hit_tokens = 0
+        self.num_prompt_tokens = self.num_generated_tokens = 0
         self.num_departures = 0
         """Running requests that ended, for whatever reason."""
         self._events = events
@@ -133,7 +132,7 @@ class SchedulerState:
     def make_available(self, request: Request, start: Start, num_tokens: int) -> bool:
         """See to it that :meth:`admit` finds the pages it needs, taking those that requests behind it kept."""
         while (missing := self.memory.num_pages_taken(start.pages, num_tokens) - self.memory.num_available) > 0:
-            if not self.holders or self.reclaim(missing, request) == 0:
+            if self.kept.reclaim(missing, request) == 0:
                 return False
         return True
 
@@ -141,7 +140,7 @@ class SchedulerState:
         """A waiting request starts or resumes: it gets a slot, what ``start`` found and pages up to ``num_tokens``."""
         self.memory.admit(request, start, num_tokens)
         self.waiting.remove(request)
-        self.holders.pop(request.request_id, None)
+        self.kept.remove(request)
         if request.host_lease is not None:
             copies, lease = self.host.move_in(request, start)
             draft.swapped_in.extend(copies)
@@ -254,7 +253,7 @@ class SchedulerState:
         num_computed = request.num_computed_tokens
         mode, num_kept_pages, _ = prices.way(request)
         num_swapped_pages = self.host.move_out(request) if mode == "swap" else 0
-        num_freed_pages = self._cut(request, num_kept_pages)
+        num_freed_pages = self.kept.cut(request, num_kept_pages)
         num_saved_tokens = max(request.num_computed_tokens, request.num_swapped_tokens)
         self._drop_from_batch(request)
         self.ended.append(request.request_id)
@@ -267,8 +266,7 @@ class SchedulerState:
         request.num_displacements += cause in ("slots", "urgency", "quantum")
         request.waiting_since_ns = draft.now_ns
         request.blocked_on = BlockedOn.SLOTS if cause == "slots" else BlockedOn.PAGES
-        if request.lease is not None:
-            self.holders[request.request_id] = request
+        self.kept.add(request)
         self.num_preemptions += 1
         self.waiting.push(request)
         draft.preempted[request.request_id] = request
@@ -287,59 +285,11 @@ class SchedulerState:
             )
         )
 
-    def num_reclaimable(self, ahead_of: Request | None = None) -> int:
-        """Pages that :meth:`reclaim` could take at least."""
-        memory = self.memory
-        return sum(len(holder.pages) - memory.num_shared_pages(holder) for holder in self._holders_behind(ahead_of))
-
-    def reclaim(self, num_pages: int, ahead_of: Request | None = None) -> int:
-        """Take pages from requests that wait and kept some, from the last of each, and return how many came free.
-
-        Those that will come back last lose theirs first, and pages that others hold too are taken only if there is no
-        other way. For a waiting request ``ahead_of``, only those behind it lose anything; but if nothing runs it can
-        take everything, so that nobody waits for pages that only somebody else who waits could give back.
-        """
-        num_freed = 0
-        holders = self._holders_behind(ahead_of)
-        for holder in holders:
-            if num_freed >= num_pages:
-                break
-            least = self.memory.num_shared_pages(holder)
-            num_freed += self._cut(holder, max(least, len(holder.pages) - (num_pages - num_freed)))
-        for holder in holders:
-            if num_freed >= num_pages:
-                break
-            num_freed += self._cut(holder, 0)
-        return num_freed
-
-    def _holders_behind(self, ahead_of: Request | None) -> list[Request]:
-        """Return the requests that may lose what they kept, in the order in which they do."""
-        if not self.holders:
-            return []
-        holders = [holder for holder in self.holders.values() if holder.lease is not None]
-        if ahead_of is not None:
-            takes_all = ahead_of.is_promoted or not self.running
-            holders = [h for h in holders if h is not ahead_of and (takes_all or _comes_back_after(h, ahead_of))]
-        holders.sort(key=lambda holder: (holder.is_promoted, -holder.priority, -holder.sequence))
-        return holders
-
-    def _cut(self, request: Request, num_kept_pages: int) -> int:
-        """Take a request's pages behind the first few; return how many pages became available."""
-        if num_kept_pages >= len(request.pages):
-            return 0
-        num_freed = self.memory.shrink(request, num_kept_pages)
-        request.num_computed_tokens = min(request.num_computed_tokens, num_kept_pages * self.memory.page_size)
-        if request.phase is Phase.PREEMPTED:
-            request.num_scheduled_tokens = request.num_computed_tokens
-            if request.lease is None:
-                self.holders.pop(request.request_id, None)
-        return num_freed
-
     def finish(self, request: Request, reason: FinishReason, *, keeps_row: bool = False) -> None:
         """A live request ends. ``keeps_row``: its row goes on executing (static batching) and so do its pages."""
         if request.request_id in self.waiting:
             self.waiting.remove(request)
-            self._cut(request, 0)
+            self.kept.cut(request, 0)
             self.host.discard(request)
         self.expiry.remove(request)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -413,10 +363,3 @@ class SchedulerState:
             self.ledger.leave_decodes(request)
             self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.joining.pop(request.request_id, None)
-
-
-def _comes_back_after(holder: Request, other: Request) -> bool:
-    """Whether a preempted request stands behind another one that waits."""
-    if holder.priority != other.priority:
-        return holder.priority > other.priority
-    return other.phase is Phase.PREEMPTED and holder.sequence > other.sequence

@@ -42,7 +42,7 @@ def built(
     return build_executor(
         source,
         ModelSettings(**{"dtype": "float32", "num_threads": 2, "max_model_len": 256, **model}),
-        CacheSettings(kv_cache_memory=kv, page_size=page_size),
+        CacheSettings(kv_cache_memory=kv, page_size=page_size, swap_space="1MiB"),
         max_num_seqs=8,
         max_num_batched_tokens=64,
         pipeline_depth=depth,
@@ -55,6 +55,7 @@ def generate(
     *,
     depth: int = 1,
     num_pages: int | None = None,
+    num_host_pages: int = 0,
     prefix_caching: bool = False,
     **scheduler: object,
 ) -> dict[int, list[int]]:
@@ -63,8 +64,14 @@ def generate(
     settings: dict = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, **scheduler}
     engine = Scheduler(
         SchedulerConfig(**settings),
-        CacheConfig(num_pages=num_pages or ready.num_pages, page_size=4, enable_prefix_caching=prefix_caching),
+        CacheConfig(
+            num_pages=num_pages or ready.num_pages,
+            page_size=4,
+            num_host_pages=num_host_pages,
+            enable_prefix_caching=prefix_caching,
+        ),
     )
+    assert num_host_pages <= ready.num_host_pages
     for request_id, (prompt, sampling) in requests.items():
         engine.add(Request(request_id, prompt, sampling, seed=sampling.seed or 0), 0)
     stepper = Stepper(engine, ready.executor, depth)
@@ -75,6 +82,10 @@ def generate(
             output[update.request_id].extend(update.token_ids)
     if num_pages:
         assert engine.stats().preemptions_total > 0
+    if settings.get("preemption_mode") == "swap":
+        assert engine.stats().swapped_in_pages_total > 0
+    if num_host_pages > 100:
+        assert engine.stats().recomputed_tokens_total == 0
     ready.executor.close()
     return output
 
@@ -95,6 +106,12 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], output: list[int]) 
         {"max_num_batched_tokens": 12, "max_num_seqs": 8},
         {"num_pages": 30},
         {"num_pages": 30, "depth": 2},
+        {"num_pages": 30, "preemption_mode": "swap", "num_host_pages": 200},
+        {"num_pages": 30, "preemption_mode": "swap", "num_host_pages": 200, "depth": 2, "prefix_caching": True},
+        {"num_pages": 30, "preemption_mode": "swap", "num_host_pages": 5},
+        {"num_pages": 30, "preemption_mode": "tail"},
+        {"num_pages": 30, "preemption_mode": "tail", "depth": 2, "preemption_policy": "cheapest"},
+        {"num_pages": 30, "preemption_mode": "auto", "num_host_pages": 90, "preemption_policy": "cheapest"},
         {"prefix_caching": True},
         {"batching": "static"},
         {"enable_chunked_prefill": False},
@@ -125,7 +142,14 @@ def test_seeded_output_does_not_depend_on_company_pages_or_depth(source: ModelSo
         for i in range(1, 7)
     }
     assert len(set(alone)) > 3
-    companies: list[dict[str, Any]] = [{}, {"depth": 2}, {"num_pages": 26}, {"max_num_batched_tokens": 13}]
+    companies: list[dict[str, Any]] = [
+        {},
+        {"depth": 2},
+        {"num_pages": 26},
+        {"num_pages": 26, "preemption_mode": "swap", "num_host_pages": 200},
+        {"num_pages": 26, "preemption_mode": "tail", "depth": 2},
+        {"max_num_batched_tokens": 13},
+    ]
     for options in companies:
         assert generate(source, {0: (prompt, seeded), **mates}, **options)[0] == alone
 

@@ -129,7 +129,7 @@ class _Search:
         state = self._state
         needed = state.memory.num_pages_taken(start.pages, num_reserved)
         room = self._num_pages - self._num_watermark_pages(request)
-        if needed <= room or needed <= room + state.num_reclaimable(request):
+        if needed <= room or needed <= room + state.kept.num_reclaimable(request):
             self._num_pages -= needed
             remaining = request.num_tokens - start.num_tokens
             self._num_tokens -= min(remaining, self._num_tokens)

@@ -127,7 +127,7 @@ class ContinuousBatching:
         missing = memory.pages_for(request.num_scheduled_tokens + num_tokens) - len(request.pages)
         if missing > 0:
             if missing > memory.num_available:
-                state.reclaim(missing - memory.num_available)
+                state.kept.reclaim(missing - memory.num_available)
             state.grow(request, draft, min(missing, memory.num_available))
         return min(num_tokens, request.num_token_slots - request.num_scheduled_tokens)
 

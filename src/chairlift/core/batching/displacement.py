@@ -139,13 +139,13 @@ class _Finder:
             return nobody
         needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
         num_spare = 0 if request.is_promoted else int(state.config.watermark * memory.pool.num_pages)
-        obtainable = memory.num_available + self._num_freed_pages + state.num_reclaimable(request)
-        lacks_slot, num_missing = self._num_slots < 1, max(0, needed + num_spare - obtainable)
+        obtainable = memory.num_available + self._num_freed_pages + state.kept.num_reclaimable(request)
+        num_missing_slots, num_missing = max(0, 1 - self._num_slots), max(0, needed + num_spare - obtainable)
         victims: list[Request] = []
         cause: PreemptionCause = "urgency" if num_missing else "slots"
-        if lacks_slot or num_missing:
+        if num_missing_slots or num_missing:
             candidates = self._candidates(request, with_equals=with_equals)
-            victims = self._choose(candidates, int(lacks_slot), num_missing)
+            victims = self._choose(candidates, num_missing_slots, num_missing)
             if not victims:
                 return None
             if not self._is_overdue(request) and any(victim.priority == request.priority for victim in victims):
@@ -188,7 +188,7 @@ class _Finder:
         return running.num_tokens + 1 < running.num_prompt_tokens + running.max_tokens or not running.is_decoding
 
     def _choose(self, candidates: list[Request], num_slots: int, num_pages: int) -> list[Request]:
-        """Let the policy choose until there is room, then spare whom it does not take; nobody if there is too little."""
+        """Let the policy choose until there is room, then spare those without whom there is; nobody if too little."""
         state = self._state
         chosen: list[Request] = []
         while candidates and not self._suffices(chosen, num_slots, num_pages):

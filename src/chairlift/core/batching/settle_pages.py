@@ -18,7 +18,7 @@ def can_settle(state: SchedulerState, wanting: list[Request]) -> bool:
     if not wanting or not state.in_flight:
         return True
     missing = len(wanting) - state.memory.num_available
-    if missing > 0 and missing > state.num_reclaimable():
+    if missing > 0 and missing > state.kept.num_reclaimable():
         return False
     return not state.has_quotas or not _over_quota(state, wanting)
 
@@ -26,7 +26,7 @@ def can_settle(state: SchedulerState, wanting: list[Request]) -> bool:
 def settle_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
     """Give each decode in ``wanting`` its page, preempting the policy's victims while none is available.
 
-    Where a tenant's running requests hold as many pages as they may, one of its own gives way, unless it is the only one.
+    Where a tenant's running requests hold as many pages as they may, one of these gives way, unless it is alone.
     """
     memory, running = state.memory, state.running
     if wanting and state.has_quotas:
@@ -43,7 +43,7 @@ def settle_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft
 
 def _free_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
     """Make a page available for the first of ``wanting``, and if it comes at once for the others, or preempt it."""
-    state.reclaim(len(wanting))
+    state.kept.reclaim(len(wanting))
     first = wanting[0]
     while state.memory.num_available == 0 and first.request_id in state.running:
         _preempt_one(state, list(state.running.values()), wanting, "pages", draft)

@@ -62,7 +62,9 @@ class Cheapest:
         """1 if no deadline is near, 2 if one is here."""
         deadline_ns = request.deadline_ns
         if request.num_output_tokens == 0 and request.ttft_deadline_ns is not None:
-            deadline_ns = request.ttft_deadline_ns if deadline_ns is None else min(deadline_ns, request.ttft_deadline_ns)
+            deadline_ns = (
+                request.ttft_deadline_ns if deadline_ns is None else min(deadline_ns, request.ttft_deadline_ns)
+            )
         if deadline_ns is None:
             return 1.0
         slack_ns = deadline_ns - prices.now_ns

@@ -36,7 +36,7 @@ class FakeExecutor:
         pace_s: how long a step takes at least, to play a slower machine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - tests turn many knobs, one at a time
         self,
         num_pages: int,
         page_size: int,

@@ -15,7 +15,6 @@ from chairlift.execution.torch_backend.batch import StandingBatch
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
 from chairlift.execution.torch_backend.device import available_memory_bytes, computes_bfloat16, num_usable_cores
 from chairlift.execution.torch_backend.executor import TorchExecutor
-from chairlift.execution.torch_backend.host_cache import HostCache
 from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.models import load_model
@@ -69,12 +68,10 @@ def build_executor(
     num_pages = _choose_num_pages(cache, shape, max_model_len, _activation_bytes(config, max_num_batched_tokens))
     num_host_pages = _choose_num_host_pages(cache, shape, num_pages)
     device = torch.device("cpu")
-    kv_cache = KVCache(shape, num_pages, device)
     executor = TorchExecutor(
         loaded,
-        kv_cache,
+        KVCache(shape, num_pages, device, num_host_pages=num_host_pages),
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
-        host_cache=HostCache(kv_cache, num_host_pages),
         draw=kernel_set.draw,
         runs_ahead=pipeline_depth > 1,
         on_close=kernel_set.close,

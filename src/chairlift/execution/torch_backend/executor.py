@@ -15,7 +15,6 @@ import torch
 from chairlift.core.step_plan import StepPlan, StepResult
 from chairlift.execution.torch_backend.batch import SamplingRows, StandingBatch
 from chairlift.execution.torch_backend.forward import ForwardBatch
-from chairlift.execution.torch_backend.host_cache import HostCache
 from chairlift.execution.torch_backend.kv_cache import KVCache
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.sampler import Sampled, sample
@@ -54,7 +53,6 @@ class TorchExecutor:
         model: weights and forward pass.
         kv_cache: the pages' memory.
         batch: an empty record of running requests.
-        host_cache: the host tier, for the pages of preempted requests; none if absent.
         draw: how tokens are drawn.
         runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
             :meth:`submit` computes at once.
@@ -67,7 +65,6 @@ class TorchExecutor:
         kv_cache: KVCache,
         batch: StandingBatch,
         *,
-        host_cache: HostCache | None = None,
         draw: Draw = draw_tokens,
         runs_ahead: bool = False,
         on_close: Callable[[], None] = lambda: None,
@@ -75,7 +72,6 @@ class TorchExecutor:
         self._model = model
         self._kv_cache = kv_cache
         self._batch = batch
-        self._host_cache = host_cache if host_cache is not None else HostCache(kv_cache, 0)
         self._draw = draw
         self._on_close = on_close
         self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * model.config.vocab_size))
@@ -93,15 +89,14 @@ class TorchExecutor:
         """Stop the thread and free the KV pages."""
         if self._thread:
             self._thread.shutdown()
-        self._host_cache.close()
-        self._kv_cache.layers.clear()
+        self._kv_cache.close()
         self._on_close()
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> StepResult:
         started_ns = time.perf_counter_ns()
         self._batch.apply(plan)
-        self._host_cache.copy(plan.swapped_out, plan.swapped_in)
+        self._kv_cache.host.copy(plan.swapped_out, plan.swapped_in)
         self._kv_cache.copy_pages(plan.copies)
         batch, rows = self._batch.rows(plan)
         hidden = self._model.forward(batch, self._kv_cache.layers)  # [S, E]
@@ -109,7 +104,7 @@ class TorchExecutor:
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
             logger.error("step %d: the model gave no finite logits for rows %s", plan.step, sampled.failed_rows)
-        swap_duration_ns = self._host_cache.take_duration_ns()
+        swap_duration_ns = self._kv_cache.host.take_duration_ns()
         return StepResult(
             step=plan.step,
             token_ids=tuple(sampled.token_ids.tolist()),

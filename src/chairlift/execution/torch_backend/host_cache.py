@@ -14,7 +14,6 @@ from typing import Protocol
 import torch
 
 from chairlift.core.step_plan import PageCopy
-from chairlift.execution.torch_backend.kv_cache import KVCache
 
 _NS_PER_MS = 1_000_000
 
@@ -23,16 +22,16 @@ class HostCache:
     """Pages of all layers in host memory; ``layers[i]`` is ``[2, P, G, p, d]`` like those of the KV cache.
 
     Args:
-        kv_cache: the pages on the device.
-        num_pages: host pages.
+        device_layers: the pages on the device.
+        host_layers: those in host memory; empty if there are none.
+        device: what the model runs on.
     """
 
-    def __init__(self, kv_cache: KVCache, num_pages: int) -> None:
-        self.num_pages = num_pages
-        self._device_layers = kv_cache.layers
-        device = kv_cache.layers[0].device
-        layers = KVCache(kv_cache.shape, num_pages, torch.device("cpu")).layers if num_pages else []
-        self.layers = layers if device.type == "cpu" else [layer.pin_memory() for layer in layers]
+    def __init__(
+        self, device_layers: list[torch.Tensor], host_layers: list[torch.Tensor], device: torch.device
+    ) -> None:
+        self._device_layers = device_layers
+        self.layers = host_layers if device.type == "cpu" else [layer.pin_memory() for layer in host_layers]
         self._copier: _Copier = _BlockingCopier() if device.type == "cpu" else _StreamCopier(device)
 
     def copy(self, out: Sequence[PageCopy], back: Sequence[PageCopy]) -> None:
@@ -54,7 +53,6 @@ class HostCache:
         """Free the memory."""
         self._copier.take_duration_ns()
         self.layers.clear()
-        self._device_layers = []
 
 
 def _indices(copies: Sequence[PageCopy]) -> tuple[torch.Tensor, torch.Tensor]:

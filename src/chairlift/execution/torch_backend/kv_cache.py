@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from chairlift.core.step_plan import PageCopy
+from chairlift.execution.torch_backend.host_cache import HostCache
 
 _CACHE_LINE_BYTES = 64
 
@@ -35,16 +36,21 @@ class KVShape:
 
 
 class KVCache:
-    """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, d]``, keys first.
+    """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, d]``, keys first. ``host`` is the tier beside them.
 
     On a CPU the memory is reserved at once but taken from the system only when a page is first written.
     """
 
-    def __init__(self, shape: KVShape, num_pages: int, device: torch.device) -> None:
+    def __init__(self, shape: KVShape, num_pages: int, device: torch.device, *, num_host_pages: int = 0) -> None:
         self.shape = shape
         self.num_pages = num_pages
-        size = (2, num_pages, shape.num_kv_heads, shape.page_size, shape.head_size)
-        self.layers = [_zeros(size, shape.dtype, device) for _ in range(shape.num_layers)]
+        self.layers = _pages(shape, num_pages, device)
+        self.host = HostCache(self.layers, _pages(shape, num_host_pages, torch.device("cpu")), device)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.host.close()
+        self.layers.clear()
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Copy whole pages in all layers; no page is both a source and a target."""
@@ -55,6 +61,13 @@ class KVCache:
         targets = torch.tensor([copy.target for copy in copies], device=device)
         for layer in self.layers:
             layer[:, targets] = layer[:, sources]
+
+
+def _pages(shape: KVShape, num_pages: int, device: torch.device) -> list[torch.Tensor]:
+    if num_pages == 0:
+        return []
+    size = (2, num_pages, shape.num_kv_heads, shape.page_size, shape.head_size)
+    return [_zeros(size, shape.dtype, device) for _ in range(shape.num_layers)]
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
