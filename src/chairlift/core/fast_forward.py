@@ -45,7 +45,8 @@ def count_standing_steps(scheduler: Scheduler) -> int:
     if not is_standing or state.waiting or state.in_flight or state.joining or state.ended or state.left:
         return 0
     # The step that ends somebody, and those with an end token to look out for, are run as usual.
-    if any(request.stop_token_ids for request in requests):
+    # So are steps in which a tenant may reach its quota of pages.
+    if state.config.has_quotas or any(request.stop_token_ids for request in requests):
         return 0
     limit = min(request.max_computed_tokens - request.num_scheduled_tokens for request in requests) - 1
     if limit <= 0:

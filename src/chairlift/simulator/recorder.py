@@ -124,12 +124,15 @@ class Recorder:
             if life is not None:
                 self._preempt(life, self._computed_of(request_id))
         for request_id in plan.decodes_left:
-            self._stop_decoding(lives[request_id])
+            if request_id in lives:
+                self._stop_decoding(lives[request_id])
         for new in plan.new:
             self._start(lives[new.request_id], new.num_computed_tokens)
         late: list[_Life] = []
         for request_id in plan.decodes_joined:
-            life = lives[request_id]
+            life = lives.get(request_id)
+            if life is None:  # static batching: a member that has ended keeps its row
+                continue
             life.is_decoding = True
             self._num_decoding[life.work.stream] += 1
             if life.last_token_ns != self._last_commit_ns and life.num_tokens:
@@ -137,8 +140,8 @@ class Recorder:
         self.num_swapped_pages += len(plan.swapped_in) + len(plan.swapped_out)
         self._planned.append(_Rows(plan, self._num_decoding.copy(), late))
 
-    def committed(self, outcome: StepOutcome, now_ns: int, num_leased_pages: int) -> list[tuple[WorkRequest, int]]:
-        """Note what a step brought; ``now_ns`` is when clients see it. Returns the requests that ended, with their ids.
+    def committed(self, outcome: StepOutcome, now_ns: int, num_leased_pages: int) -> list[WorkRequest]:
+        """Note what a step brought; ``now_ns`` is when clients see it. Returns the requests that ended.
 
         ``num_leased_pages``: pages in use behind the step.
         """
@@ -185,8 +188,8 @@ class Recorder:
             self._sample_series(self._last_commit_ns, until_ns, 0, num_leased_pages)
             self._last_commit_ns = until_ns
 
-    def expired(self, update: RequestUpdate, now_ns: int) -> tuple[WorkRequest, int]:
-        """A request ended without a step."""
+    def expired(self, update: RequestUpdate, now_ns: int) -> WorkRequest:
+        """A request ended without a step, because its time ran out."""
         return self._end(update, now_ns)
 
     # --------------------------------------------------------------------------------------------- inside
@@ -252,7 +255,7 @@ class Recorder:
             life.is_decoding = False
             self._num_decoding[life.work.stream] -= 1
 
-    def _end(self, update: RequestUpdate, now_ns: int) -> tuple[WorkRequest, int]:
+    def _end(self, update: RequestUpdate, now_ns: int) -> WorkRequest:
         life = self._lives.pop(update.request_id)
         stream = life.work.stream
         record = self.streams[stream]
@@ -263,7 +266,7 @@ class Recorder:
         if reason not in _GOOD_ENDS or life.first_token_ns is None or life.started_ns is None:
             name = "error" if reason is None else reason.value
             record.ends[name] = record.ends.get(name, 0) + 1
-            return life.work, update.request_id
+            return life.work
         num_output = life.work.num_output_tokens
         record.num_finished += 1
         record.num_output_tokens += num_output
@@ -271,7 +274,7 @@ class Recorder:
         record.queue_ns.append(max(0, life.started_ns - life.arrival_ns))
         record.e2e_ns.append(now_ns - life.arrival_ns)
         record.tpot_ns.append((now_ns - life.first_token_ns) / (num_output - 1) if num_output > 1 else -1.0)
-        return life.work, update.request_id
+        return life.work
 
     def _sample_series(self, start_ns: int, end_ns: int, num_rows: int, num_leased_pages: int) -> None:
         values = [num_rows, num_leased_pages, sum(self._num_waiting), *self._num_running, *self._num_waiting]

@@ -161,11 +161,14 @@ class Simulation:
         heapq.heappush(self._later, (due_ns, next(self._numbers), work))
 
     def _next_event_ns(self) -> int | None:
-        """When the next request is seen, as far as is known now."""
-        moments = [] if self._next_open is None else [self._next_open.arrival_ns]
+        """When the next request is seen or somebody's time runs out, as far as is known now."""
+        moments = [] if self._next_open is None else [self._next_open.arrival_ns + self._request_overhead_ns]
         if self._later:
-            moments.append(self._later[0][0])
-        return min(moments) + self._request_overhead_ns if moments else None
+            moments.append(self._later[0][0] + self._request_overhead_ns)
+        expiry_ns = self._scheduler.next_expiry_ns
+        if expiry_ns is not None:
+            moments.append(expiry_ns)
+        return min(moments, default=None)
 
     # ---------------------------------------------------------------------------------------------- steps
 
@@ -173,10 +176,12 @@ class Simulation:
         """Run a step, and jump the ones after it that would be like it. False if there was none to run."""
         clock, started_ns = self._clock, self._clock.now_ns
         outcome = self._stepper.step(started_ns)
+        for update in self._scheduler.take_expired():
+            self._succeed(self._recorder.expired(update, started_ns))
         if outcome is None:
             return False
         clock.now_ns += self._step_overhead_ns + self._row_overhead_ns * len(outcome.updates)
-        for work, _ in self._recorder.committed(outcome, clock.now_ns, self._num_leased_pages):
+        for work in self._recorder.committed(outcome, clock.now_ns, self._num_leased_pages):
             self._succeed(work)
         self._last_step_ns = clock.now_ns - started_ns
         if self._jumps:
