@@ -41,13 +41,13 @@ def describe(details: dict[str, Any]) -> list[str]:
 
 
 def _facts(choice: dict[str, Any]) -> list[str]:
-    facts = [f"tier {choice['tier']}", f"tenant {choice['tenant'] or 'default'}", f"{choice['waited_s']:.1f} s old"]
+    facts = [f"tier {choice['tier']}", f"tenant {choice['tenant'] or 'default'}", f"waited {choice['waited_s']:.1f} s"]
     if choice["position"] is not None:
         facts.append(f"{choice['position']} requests before it")
     if choice["num_tokens_ahead"] is not None:
         facts.append(f"{choice['num_tokens_ahead']} tokens before it")
     if choice["predicted_wait_s"] is not None:
-        facts.append(f"first token in about {choice['predicted_wait_s']:.1f} s")
+        facts.append(f"next token in about {choice['predicted_wait_s']:.1f} s")
     num_tokens = choice["num_prompt_tokens"] + choice["num_output_tokens"]
     facts.append(f"{choice['num_computed_tokens']} of {num_tokens} tokens computed in {choice['num_kv_pages']} pages")
     if choice["num_preemptions"]:

@@ -229,18 +229,19 @@ class AsyncEngine:
             InvalidRequestError: a change is not possible; nothing was changed.
             EngineUnavailableError: the engine process is down.
         """
-        before = self._in_force
-        answer: Configured = await self._ask(lambda question: Configure(question, dict(changes)))
+        before: Configured = self._in_force or await self._ask(Configure)
+        answer: Configured = before
+        if changes or self._in_force is None:
+            answer = await self._ask(lambda question: Configure(question, dict(changes)))
         if answer.error is not None:
             raise InvalidRequestError(answer.error)
-        self._take_configuration(answer)
+        self._take_configuration(answer, is_new=bool(changes))
         now = settings_in_force(answer.scheduler, answer.queue)
         if changes:
             self._changed_settings.update(changes)
-            self.recorder.reconfigured()
-            was = settings_in_force(before.scheduler, before.queue) if before is not None else {}
+            was = settings_in_force(before.scheduler, before.queue)
             for name in changes:
-                _logger.info("%s", format_fields(changed=name, before=was.get(name, "unknown"), now=now[name]))
+                _logger.info("%s", format_fields(changed=name, before=was[name], now=now[name]))
         return now
 
     async def reset_prefix_cache(self) -> bool:
@@ -356,16 +357,17 @@ class AsyncEngine:
         if isinstance(message, Configured) and message.question == _AGAIN:
             if message.error is not None:
                 _logger.error("settings changed at run time could not be set again: %s", message.error)
-            self._take_configuration(message)
+            self._take_configuration(message, is_new=False)
             return
         question = self._questions.get(message.question)
         if question is not None and not question.done():
             question.set_result(message)
 
-    def _take_configuration(self, message: Configured) -> None:
+    def _take_configuration(self, message: Configured, *, is_new: bool) -> None:
         self._in_force = message
         scheduler = message.scheduler
-        self.recorder.tenants = TenantTable(by_name=scheduler.tenants, default=scheduler.default_tenant)
+        tenants = TenantTable(by_name=scheduler.tenants, default=scheduler.default_tenant)
+        self.recorder.reconfigured(tenants, is_new=is_new)
 
     def _send(self, message: Inbound) -> None:
         if self._supervisor is None:

@@ -213,11 +213,7 @@ class CacheReset(msgspec.Struct, frozen=True, tag="reset"):
 
 
 class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice as the scheduler has it, and in words why it is not further.
-
-    ``position`` is its place in the order of the waiting, from 0, and ``num_tokens_ahead`` what those before it still
-    have to compute; both are ``None`` where they are not known or it runs.
-    """
+    """A choice as :class:`~chairlift.core.explain.RequestExplanation` has it, in seconds and words."""
 
     request_id: int
     phase: str
@@ -231,6 +227,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     predicted_wait_s: float | None = None
     num_prompt_tokens: int
     num_output_tokens: int
+    max_tokens: int
     num_computed_tokens: int
     num_kv_pages: int
     num_preemptions: int

@@ -1,9 +1,12 @@
-"""What the engine says when it is asked about requests, made from the scheduler on demand.
+"""What the engine says when it is asked about requests: the scheduler's explanation as it travels.
 
-Knows nothing of who asks or of how the answer travels.
+Knows nothing of who asks.
 """
 
-from chairlift.core.request import Phase, Request
+from collections.abc import Iterable
+
+from chairlift.core.explain import RequestExplanation, count_waiting_by_reason, explain
+from chairlift.core.request import Request
 from chairlift.core.scheduler import Scheduler
 from chairlift.engine.messages import RequestStatus
 
@@ -12,25 +15,8 @@ _NS_PER_S = 1e9
 
 def request_status(scheduler: Scheduler, request_id: int, now_ns: int) -> RequestStatus | None:
     """Describe a live request; ``None`` if there is none of this id."""
-    request = scheduler.requests.get(request_id)
-    if request is None:
-        return None
-    is_running = request.phase is Phase.RUNNING
-    blocked_on = None if is_running or request.blocked_on is None else request.blocked_on.value
-    return RequestStatus(
-        request_id=request_id,
-        phase=request.phase.value,
-        tier=request.priority,
-        tenant=request.tenant,
-        blocked_on=blocked_on,
-        reason=_in_words(request, blocked_on),
-        waited_s=(now_ns - request.arrival_ns) / _NS_PER_S,
-        num_prompt_tokens=request.num_prompt_tokens,
-        num_output_tokens=request.num_output_tokens,
-        num_computed_tokens=request.num_computed_tokens,
-        num_kv_pages=len(request.pages),
-        num_preemptions=request.num_preemptions,
-    )
+    explanation = explain(scheduler, request_id, now_ns)
+    return None if explanation is None else _to_status(explanation)
 
 
 def running_and_waiting(
@@ -38,21 +24,36 @@ def running_and_waiting(
 ) -> tuple[tuple[RequestStatus, ...], tuple[RequestStatus, ...]]:
     """Describe the requests that were admitted first and those that are first in the queue."""
 
-    def describe(requests: list[Request]) -> tuple[RequestStatus, ...]:
-        statuses = (request_status(scheduler, request.request_id, now_ns) for request in requests[:limit])
+    def describe(requests: Iterable[Request]) -> tuple[RequestStatus, ...]:
+        statuses = (request_status(scheduler, request.request_id, now_ns) for request in requests)
         return tuple(status for status in statuses if status is not None)
 
     state = scheduler.state
-    return describe(list(state.running.values())), describe(state.waiting.first(limit))
+    return describe(list(state.running.values())[:limit]), describe(state.waiting.first(limit))
 
 
 def count_by_reason(scheduler: Scheduler) -> dict[str, int]:
-    """Count waiting requests by what they lacked when the scheduler last looked."""
-    del scheduler
-    return {}
+    """Count waiting requests by what they lack."""
+    return {reason.value: count for reason, count in count_waiting_by_reason(scheduler).items()}
 
 
-def _in_words(request: Request, blocked_on: str | None) -> str:
-    if request.phase is Phase.RUNNING:
-        return "it runs"
-    return "the scheduler has not looked at it yet" if blocked_on is None else f"it waits for {blocked_on}"
+def _to_status(explanation: RequestExplanation) -> RequestStatus:
+    predicted_ns = explanation.predicted_wait_ns
+    return RequestStatus(
+        request_id=explanation.request_id,
+        phase=explanation.phase.value,
+        blocked_on=None if explanation.blocked_on is None else explanation.blocked_on.value,
+        reason=explanation.reason,
+        tier=explanation.tier,
+        tenant=explanation.tenant,
+        waited_s=explanation.waited_ns / _NS_PER_S,
+        position=explanation.position,
+        num_tokens_ahead=explanation.num_tokens_ahead,
+        predicted_wait_s=None if predicted_ns is None else predicted_ns / _NS_PER_S,
+        num_prompt_tokens=explanation.num_prompt_tokens,
+        num_computed_tokens=explanation.num_computed_tokens,
+        num_output_tokens=explanation.num_output_tokens,
+        max_tokens=explanation.max_tokens,
+        num_kv_pages=explanation.num_kv_pages,
+        num_preemptions=explanation.num_preemptions,
+    )

@@ -115,6 +115,11 @@ class Accounts:
         self._tiers = self._label_cap("tier", tiers, MAX_OTHER_TIERS)
         self._tenants = self._label_cap("tenant", {NAMELESS, *tenants.by_name}, MAX_OTHER_TENANTS)
 
+    def add_tenants(self, tenants: TenantTable) -> None:
+        """Tenants were configured at run time: they have their own labels from now on."""
+        self._tenants.add_known(tenants.by_name)
+        self._tiers.add_known(str(tenant.most_urgent_tier) for tenant in tenants.by_name.values())
+
     def find(self, tier: int, tenant: str, now_ns: int) -> Account:
         """The account of a request that arrives now."""
         labels = self._tiers.label(str(tier), now_ns), self._tenants.label(tenant or NAMELESS, now_ns)

@@ -33,13 +33,19 @@ class LabelCap:
         is_needed: Callable[[str], bool] = lambda label: False,
         on_removed: Callable[[str], None] = lambda label: None,
     ) -> None:
-        self._known = frozenset(known)
+        self._known = set(known)
         self._max_others = max_others
         self._idle_ns = int(idle_s * _NS_PER_S)
         self._is_needed = is_needed
         self._on_removed = on_removed
         self._last_used_ns: dict[str, int] = {}
         """Names with a label that are not known, least recently used first."""
+
+    def add_known(self, names: Iterable[str]) -> None:
+        """Give further names a label of their own for ever."""
+        for name in names:
+            self._known.add(name)
+            self._last_used_ns.pop(name, None)
 
     def label(self, name: str, now_ns: int) -> str:
         """The label of a name that is used now."""

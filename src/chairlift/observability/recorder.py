@@ -36,9 +36,9 @@ class Recorder:
 
     def __init__(self, metrics: Metrics, tenants: TenantTable | None = None) -> None:
         self.metrics = metrics
-        self.tenants = tenants or TenantTable()
+        self._tenants = tenants or TenantTable()
         self._last = NO_SCHEDULER
-        self._accounts = Accounts(metrics, self.tenants)
+        self._accounts = Accounts(metrics, self._tenants)
         self._fairness = FairnessWindow()
         self._series = RequestSeries(metrics)
         self._running = metrics.gauge("num_requests_running")
@@ -81,14 +81,21 @@ class Recorder:
             arrival_ns=arrival_ns,
         )
 
+    @property
+    def tenants(self) -> TenantTable:
+        """What each tenant may have, as far as it is known here."""
+        return self._tenants
+
     def compare_service(self, now_ns: int) -> None:
         """Follow how level the service of tenants is; cheap unless a second has passed."""
         if self._fairness.wants_look(now_ns):
-            self._jain.set(self._fairness.look(now_ns, self._accounts.services(self.tenants)))
+            self._jain.set(self._fairness.look(now_ns, self._accounts.services(self._tenants)))
 
-    def reconfigured(self) -> None:
-        """Settings were changed at run time."""
-        self._reconfigurations.inc()
+    def reconfigured(self, tenants: TenantTable, *, is_new: bool) -> None:
+        """Settings of the engine are known: these tenants, and whether somebody has just changed them."""
+        self._tenants = tenants
+        self._accounts.add_tenants(tenants)
+        self._reconfigurations.inc(is_new)
 
     def step(self, stats: StepStats) -> None:
         """Take the engine's report."""

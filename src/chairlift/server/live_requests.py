@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from chairlift.engine.messages import RequestStatus
 from chairlift.errors import InvalidRequestError, UnknownRequestError
-from chairlift.server.context import ServerContext, caller_of, context_of
+from chairlift.server.context import caller_of, context_of
+from chairlift.server.directory import RequestDirectory
 from chairlift.server.errors import shorten
 from chairlift.server.openai.responses import encode
 from chairlift.server.openapi import documented
@@ -18,11 +19,16 @@ from chairlift.server.openapi import documented
 router = APIRouter()
 
 DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
+MAX_LIMIT = 256
 
 
 class ChoiceStatus(msgspec.Struct):
-    """One choice of a request as the scheduler has it; ``reason`` says in words why it is not further."""
+    """One choice of a request as the scheduler has it; ``reason`` says in words why it is not further.
+
+    ``waited_s`` is how long it has waited since it came or was last preempted, or waited for its slot if it runs.
+    ``position`` counts from 0; it, the tokens before it and the predicted time until its next token are ``null`` for
+    one that runs and where they are not known.
+    """
 
     index: int
     phase: str
@@ -37,6 +43,7 @@ class ChoiceStatus(msgspec.Struct):
     num_prompt_tokens: int
     num_computed_tokens: int
     num_output_tokens: int
+    max_tokens: int
     num_kv_pages: int
     num_preemptions: int
 
@@ -77,12 +84,13 @@ async def list_requests(request: Request) -> Response:
     """
     context = context_of(request)
     listed = await context.engine.list_requests(_limit(request))
+    naming = _Naming(context.directory)
     answer = RequestList(
         "list",
         listed.num_running,
         listed.num_waiting,
-        [_listed(context, status) for status in listed.running],
-        [_listed(context, status) for status in listed.waiting],
+        [naming.listed(status) for status in listed.running],
+        [naming.listed(status) for status in listed.waiting],
     )
     return Response(encode(answer), media_type="application/json")
 
@@ -110,12 +118,22 @@ async def show_request(request: Request, request_id: str) -> Response:
     return Response(encode(details), media_type="application/json")
 
 
-def _listed(context: ServerContext, status: RequestStatus) -> ListedChoice:
-    live = context.directory.find_by_engine_id(status.request_id)
-    if live is None:
-        return ListedChoice(None, _choice(status, 0))
-    indices = {engine_id: index for index, engine_id in live.choices.live_choices}
-    return ListedChoice(live.id, _choice(status, indices.get(status.request_id, 0)))
+class _Naming:
+    """Finds the names that clients know for what the engine lists; a request's choices are looked at once."""
+
+    def __init__(self, directory: RequestDirectory) -> None:
+        self._directory = directory
+        self._indices: dict[str, dict[int, int]] = {}
+
+    def listed(self, status: RequestStatus) -> ListedChoice:
+        live = self._directory.find_by_engine_id(status.request_id)
+        if live is None:
+            return ListedChoice(None, _choice(status, 0))
+        indices = self._indices.get(live.id)
+        if indices is None:
+            indices = {engine_id: index for index, engine_id in live.choices.live_choices}
+            self._indices[live.id] = indices
+        return ListedChoice(live.id, _choice(status, indices.get(status.request_id, 0)))
 
 
 def _choice(status: RequestStatus, index: int) -> ChoiceStatus:

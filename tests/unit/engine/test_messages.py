@@ -3,6 +3,8 @@
 import msgspec
 import pytest
 
+from chairlift.config.resolved import SchedulerConfig, TenantConfig, TenantTable
+from chairlift.config.sections import QueueSettings
 from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import MAX_SEED, SamplingParams
 from chairlift.engine import messages
@@ -15,8 +17,25 @@ from chairlift.errors import (
     OverloadedError,
     RequestTooLongError,
 )
-from chairlift.observability.step_stats import NO_SCHEDULER, StepStats
+from chairlift.observability.step_stats import NO_SCHEDULER, PreemptionNote, ResumeNote, StepStats
 
+STATUS = messages.RequestStatus(
+    request_id=1,
+    phase="waiting",
+    tier=-1,
+    tenant="t",
+    blocked_on="pages",
+    reason="pages are missing",
+    waited_s=0.5,
+    position=3,
+    predicted_wait_s=1.5,
+    num_prompt_tokens=7,
+    num_output_tokens=0,
+    max_tokens=16,
+    num_computed_tokens=0,
+    num_kv_pages=0,
+    num_preemptions=1,
+)
 INBOUND: list[messages.Inbound] = [
     messages.AddRequest(
         choices=(messages.Choice(1, MAX_SEED), messages.Choice(2, 0)),
@@ -26,10 +45,16 @@ INBOUND: list[messages.Inbound] = [
         priority=-3,
         tenant="t",
         cache_salt="s",
+        ttft_deadline_ms=1.5,
+        deadline_ms=20,
+        arrival_ns=2**60,
     ),
     messages.AbortRequests((1, 2)),
     messages.FinishRequest(3, 7),
     messages.ResetPrefixCache(),
+    messages.Explain(4, (1, 2)),
+    messages.ListRequests(5, 100),
+    messages.Configure(6, {"watermark": 0.5, "target_tpot_ms": None, "tenants": {"a": {"weight": 2}, "b": None}}),
     messages.Shutdown(),
 ]
 OUTBOUND: list[messages.Outbound] = [
@@ -37,9 +62,19 @@ OUTBOUND: list[messages.Outbound] = [
     messages.Verdicts((messages.Verdict(1), messages.Verdict(2, "OverloadedError", "full", None, 3))),
     messages.StepDone(
         (messages.Update(1, (4,), None, None, 16), messages.Update(2, (5, 6), "stop", 6)),
-        StepStats(scheduler=NO_SCHEDULER, num_steps=1, queue_times_ns=(1, 2)),
+        StepStats(
+            scheduler=NO_SCHEDULER,
+            num_steps=1,
+            queue_times_ns=(1, 2),
+            preemptions=(PreemptionNote(1, "urgency", "swap", 3),),
+            resumes=(ResumeNote(1, 0, 3),),
+            waiting_by_reason={"pages": 3},
+        ),
     ),
     messages.CacheReset(done=True),
+    messages.Explained(4, (STATUS, None)),
+    messages.Listed(5, (STATUS,), (), 1, 0),
+    messages.Configured(6, SchedulerConfig(tenants={"a": TenantConfig(weight=2.0)}), QueueSettings(), "no"),
 ]
 
 
@@ -61,6 +96,7 @@ def test_configuration_survives_and_has_no_place_for_a_key() -> None:
         scheduler=settings.scheduler,
         policy=settings.policy,
         queue=settings.queue,
+        tenants=TenantTable(by_name={"a": TenantConfig(weight=2.0, max_kv_pages=3)}),
         socket_dir="d",
         inbound_address="i",
         outbound_address="o",

@@ -71,6 +71,7 @@ def status(request_id: int) -> RequestStatus:
         num_tokens_ahead=30,
         num_prompt_tokens=7,
         num_output_tokens=0,
+        max_tokens=16,
         num_computed_tokens=0,
         num_kv_pages=0,
         num_preemptions=0,
