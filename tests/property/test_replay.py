@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantConfig
 from chairlift.core.decision_log import Entry
+from chairlift.core.explain import count_waiting_by_reason, explain
 from chairlift.core.logged_scheduler import LoggedScheduler
 from chairlift.core.replay import replay
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.step_plan import StepPlan
+from chairlift.core.wait_prediction import Newcomer
 from chairlift.errors import ConfigurationError, RequestTooLongError
 from chairlift.execution.fake import FakeExecutor
 from tests.harness import STOP_TOKEN, VOCAB_SIZE
@@ -146,6 +148,14 @@ class ReplayMachine(RuleBasedStateMachine):
     def reconfigure(self, changes) -> None:
         with contextlib.suppress(ConfigurationError):
             self.scheduler.reconfigure(changes, self.now_ns)
+
+    @rule()
+    def look(self) -> None:
+        """Whoever asks changes nothing: were it otherwise, the replay, in which nobody asks, would differ."""
+        for request_id in self.scheduler.requests:
+            explain(self.scheduler, request_id, self.now_ns)
+        count_waiting_by_reason(self.scheduler)
+        self.scheduler.waits.predict(self.scheduler.state, Newcomer(9, tenant="a"))
 
     @rule()
     def expire(self) -> None:

@@ -41,10 +41,6 @@ class Backlog:
         sums = self._tenants.get(tenant)
         return Amount(sums[0], sums[1]) if sums is not None else _NOTHING
 
-    def of_tier(self, tier: int) -> Amount:
-        """What waits in this tier."""
-        return _total(self._tiers.get(tier, {}))
-
     def before(self, tier: int) -> Amount:
         """What stands before a newcomer of this tier if tenants do not count: its own tier and all more urgent ones."""
         return _sum([_total(sums) for other, sums in self._tiers.items() if other <= tier])

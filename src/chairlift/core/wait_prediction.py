@@ -187,17 +187,23 @@ class WaitPredictor:
         return (limit - num_decodes) / max(self._latency.predict_ns(limit, state.num_decode_context_tokens), 1)
 
 
-def find_standing(state: SchedulerState, newcomer: Newcomer) -> Standing:
-    """Find where a newcomer would stand. Hits in the prefix cache are not looked up, so pages are counted in full."""
-    backlog = state.waiting.backlog
-    if state.config.tenant_order == "fair":
-        ahead = backlog.before_in_turn(
-            newcomer.tier, newcomer.tenant, newcomer.num_tokens, lambda name: state.config.tenant(name).weight
-        )
-    else:
-        ahead = backlog.before(newcomer.tier)
+def find_standing(state: SchedulerState, newcomer: Newcomer, ahead: Amount | None = None) -> Standing:
+    """Find where a newcomer would stand, or what it means to stand behind ``ahead`` if that is known.
+
+    Hits in the prefix cache are not looked up, so pages are counted in full.
+    """
+    ahead = ahead if ahead is not None else _find_ahead(state, newcomer)
     num_missing = _count_missing_departures(state, newcomer, ahead)
     return Standing(ahead, num_missing, _count_tokens_before(state, newcomer, ahead, is_queued=num_missing > 0))
+
+
+def _find_ahead(state: SchedulerState, newcomer: Newcomer) -> Amount:
+    backlog = state.waiting.backlog
+    if state.config.tenant_order == "fair":
+        return backlog.before_in_turn(
+            newcomer.tier, newcomer.tenant, newcomer.num_tokens, lambda name: state.config.tenant(name).weight
+        )
+    return backlog.before(newcomer.tier)
 
 
 def starts_at_once(state: SchedulerState, standing: Standing) -> bool:
