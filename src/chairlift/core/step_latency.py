@@ -28,7 +28,8 @@ _LEAST_ERROR = 0.01
 _MOST_ERROR = 1.0
 _DRIFT_RATE = 1 / 8
 _MOST_SURPRISE = 1.5
-"""Part by which one step can seem slower or faster to the drift."""
+"""Factor by which one step can seem slower or faster to the drift."""
+_MOST_DRIFT = 8.0
 _RIDGE = 1e-7
 _MOST_GROWTH = 2
 _UNBOUNDED_TOKENS = 1 << 30
@@ -105,7 +106,9 @@ class StepLatencyModel:
         weight = (1.0 if error <= limit else limit / error) / (expected_ms * expected_ms)
         self._error += _ERROR_RATE * (min(error, 1.5 * limit) - self._error)
         self._error = min(max(self._error, _LEAST_ERROR), _MOST_ERROR)
-        self._drift += _DRIFT_RATE * (min(max(time_ms / expected_ms, 1 / _MOST_SURPRISE), _MOST_SURPRISE) - self._drift)
+        surprise = min(max(time_ms / (expected_ms * self._drift), 1 / _MOST_SURPRISE), _MOST_SURPRISE)
+        drift = self._drift * (1 + _DRIFT_RATE * (surprise - 1))
+        self._drift = min(max(drift, 1 / _MOST_DRIFT), _MOST_DRIFT)
         self._add(tokens, context, time_ms, weight)
         if self._num_observed % _FIT_EVERY == 0:
             self._fit()
