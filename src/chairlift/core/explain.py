@@ -48,17 +48,38 @@ class RequestExplanation:
     max_tokens: int
 
 
-def explain(scheduler: Scheduler, request_id: int, now_ns: int) -> RequestExplanation | None:
-    """Describe a live request; ``None`` if there is none of this id. Costs time linear in its place, up to a limit."""
+def explain(
+    scheduler: Scheduler, request_id: int, now_ns: int, places: Mapping[int, Amount] | None = None
+) -> RequestExplanation | None:
+    """Describe a live request; ``None`` if there is none of this id.
+
+    ``places`` are those of :func:`find_places`, for whoever asks about many; they cost most of the time.
+    """
     request = scheduler.requests.get(request_id)
     if request is None:
         return None
+    if request.phase is Phase.RUNNING:
+        return _explain(scheduler, request, None, now_ns)
+    places = find_places(scheduler.state) if places is None else places
+    return _explain(scheduler, request, places.get(request_id), now_ns)
+
+
+def explain_first(
+    scheduler: Scheduler, limit: int, now_ns: int
+) -> tuple[list[RequestExplanation], list[RequestExplanation]]:
+    """Describe those who run, as they were admitted, and those who wait, in their order, at most so many of each."""
+    state = scheduler.state
+    running = [_explain(scheduler, request, None, now_ns) for request in list(state.running.values())[:limit]]
+    places = list(find_places(state).items())[:limit]
+    return running, [_explain(scheduler, state.requests[request_id], ahead, now_ns) for request_id, ahead in places]
+
+
+def _explain(scheduler: Scheduler, request: Request, ahead: Amount | None, now_ns: int) -> RequestExplanation:
     state = scheduler.state
     is_running = request.phase is Phase.RUNNING
-    ahead = None if is_running else _find_place(state, request)
     blocked_on = None if is_running else _find_reason(state, request)
     return RequestExplanation(
-        request_id=request_id,
+        request_id=request.request_id,
         phase=request.phase,
         blocked_on=blocked_on,
         reason=_describe_running(request) if is_running else _describe_waiting(state, request, blocked_on),
@@ -76,6 +97,16 @@ def explain(scheduler: Scheduler, request_id: int, now_ns: int) -> RequestExplan
         num_output_tokens=request.num_output_tokens,
         max_tokens=request.max_tokens,
     )
+
+
+def find_places(state: SchedulerState) -> dict[int, Amount]:
+    """Find what stands before each of the first waiting requests: how many, and the tokens they have to compute."""
+    places: dict[int, Amount] = {}
+    num_tokens = 0
+    for position, request in enumerate(state.waiting.first(MAX_POSITION)):
+        places[request.request_id] = Amount(position, num_tokens)
+        num_tokens += request.num_tokens - request.num_computed_tokens
+    return places
 
 
 def count_waiting_by_reason(scheduler: Scheduler) -> dict[BlockedOn, int]:
@@ -123,16 +154,6 @@ def _count_waited_ns(request: Request, now_ns: int) -> int:
     if request.phase is Phase.RUNNING and request.first_scheduled_ns is not None:
         return request.first_scheduled_ns - request.arrival_ns
     return now_ns - request.waiting_since_ns
-
-
-def _find_place(state: SchedulerState, request: Request) -> Amount | None:
-    """What stands before a waiting request, and the tokens that those still have to compute."""
-    num_tokens = 0
-    for position, other in enumerate(state.waiting.first(MAX_POSITION)):
-        if other is request:
-            return Amount(position, num_tokens)
-        num_tokens += other.num_tokens - other.num_computed_tokens
-    return None
 
 
 def _predict_wait_ns(scheduler: Scheduler, request: Request, ahead: Amount | None) -> int | None:

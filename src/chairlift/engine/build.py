@@ -32,6 +32,9 @@ class BuiltEngine:
     runner: EngineRunner
     executor: Executor
     decision_log: DecisionLogFile | None = None
+    page_bytes: int = 0
+    """KV bytes of a page."""
+    num_host_pages: int = 0
 
     def close_log(self) -> None:
         """Write the rest of the decision log, if there is one; also after the executor broke."""
@@ -115,7 +118,8 @@ def build_engine(
         max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
         description=loaded.description,
     )
-    return BuiltEngine(EngineRunner(scheduler, stepper, engine_events, settings.queue, info), loaded.executor, log)
+    runner = EngineRunner(scheduler, stepper, engine_events, settings.queue, info)
+    return BuiltEngine(runner, loaded.executor, log, loaded.page_bytes, loaded.num_host_pages)
 
 
 def _build_scheduler(

@@ -5,31 +5,48 @@ Knows nothing of who asks.
 
 from collections.abc import Iterable
 
-from chairlift.core.explain import RequestExplanation, count_waiting_by_reason, explain
-from chairlift.core.request import Request
+from chairlift.core.backlog import Amount
+from chairlift.core.explain import (
+    RequestExplanation,
+    count_waiting_by_reason,
+    explain,
+    explain_first,
+    find_places,
+)
 from chairlift.core.scheduler import Scheduler
 from chairlift.engine.messages import RequestStatus
 
 _NS_PER_S = 1e9
 
 
-def request_status(scheduler: Scheduler, request_id: int, now_ns: int) -> RequestStatus | None:
-    """Describe a live request; ``None`` if there is none of this id."""
-    explanation = explain(scheduler, request_id, now_ns)
-    return None if explanation is None else _to_status(explanation)
+_PLACES_AGE_NS = 50_000_000
+
+
+class RequestStatuses:
+    """Answers questions about requests. Places in the queue are found out at most once in 50 ms, so that whoever asks
+    all the time does not hold up those who wait.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._places: dict[int, Amount] = {}
+        self._places_until_ns: int | None = None
+
+    def find(self, request_ids: Iterable[int], now_ns: int) -> tuple[RequestStatus | None, ...]:
+        """Describe live requests; ``None`` for those that are not."""
+        if self._places_until_ns is None or now_ns >= self._places_until_ns:
+            self._places = find_places(self._scheduler.state)
+            self._places_until_ns = now_ns + _PLACES_AGE_NS
+        found = (explain(self._scheduler, request_id, now_ns, self._places) for request_id in request_ids)
+        return tuple(None if explanation is None else _to_status(explanation) for explanation in found)
 
 
 def running_and_waiting(
     scheduler: Scheduler, limit: int, now_ns: int
 ) -> tuple[tuple[RequestStatus, ...], tuple[RequestStatus, ...]]:
     """Describe the requests that were admitted first and those that are first in the queue."""
-
-    def describe(requests: Iterable[Request]) -> tuple[RequestStatus, ...]:
-        statuses = (request_status(scheduler, request.request_id, now_ns) for request in requests)
-        return tuple(status for status in statuses if status is not None)
-
-    state = scheduler.state
-    return describe(list(state.running.values())[:limit]), describe(state.waiting.first(limit))
+    running, waiting = explain_first(scheduler, limit, now_ns)
+    return tuple(map(_to_status, running)), tuple(map(_to_status, waiting))
 
 
 def count_by_reason(scheduler: Scheduler) -> dict[str, int]:

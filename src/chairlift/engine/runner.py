@@ -31,7 +31,7 @@ from chairlift.engine.messages import (
 )
 from chairlift.engine.queue_gate import QueueGate, ms_until_deadline
 from chairlift.engine.remote_errors import to_verdict
-from chairlift.engine.request_status import count_by_reason, request_status, running_and_waiting
+from chairlift.engine.request_status import RequestStatuses, count_by_reason, running_and_waiting
 from chairlift.engine.terms import deadline_ns
 from chairlift.errors import ConfigurationError, InvalidRequestError, OverloadedError
 from chairlift.observability.step_stats import StepStats
@@ -52,6 +52,7 @@ class EngineRunner:
         self._events = events
         self._queue = queue
         self._gate = QueueGate(queue)
+        self._statuses = RequestStatuses(scheduler)
         self._reasons_due_ns = 0
 
     @property
@@ -103,8 +104,7 @@ class EngineRunner:
 
     def explain(self, question: Explain, now_ns: int) -> Explained:
         """Say what requests wait for; nothing changes."""
-        statuses = (request_status(self._scheduler, request_id, now_ns) for request_id in question.request_ids)
-        return Explained(question.question, tuple(statuses))
+        return Explained(question.question, self._statuses.find(question.request_ids, now_ns))
 
     def list_requests(self, question: ListRequests, now_ns: int) -> Listed:
         """Say who runs and who is first in the queue; nothing changes."""
