@@ -48,8 +48,7 @@ def test_a_newcomer_is_looked_at_by_the_next_step() -> None:
 
 def test_without_a_slot() -> None:
     made = rig()
-    for _ in range(5):
-        last = made.add(10, 50)
+    last = [made.add(10, 50) for _ in range(5)][-1]
     made.step()
     found = ask(made, last)
     assert found.blocked_on is BlockedOn.SLOTS
@@ -78,8 +77,7 @@ def test_without_budget() -> None:
     made = rig(max_num_seqs=8, max_num_batched_tokens=64, target_tpot_ms=200)
     made.add(4, 50)
     made.step()
-    for _ in range(4):
-        last = made.add(1000, 4)
+    last = [made.add(1000, 4) for _ in range(4)][-1]
     made.step()
     found = ask(made, last)
     assert found.blocked_on is BlockedOn.BUDGET
@@ -103,8 +101,7 @@ def test_beyond_the_tenants_quota() -> None:
 
 def test_static_groups() -> None:
     made = rig(batching="static")
-    for _ in range(3):
-        last = made.add(10, 50)
+    last = [made.add(10, 50) for _ in range(3)][-1]
     made.step()
     assert ask(made, last).reason == "waits until all 2 members of the running group have ended (--batching static)"
     assert count_waiting_by_reason(made.scheduler) == {BlockedOn.GROUP: 1}
@@ -126,8 +123,7 @@ def test_a_preempted_request_says_so() -> None:
 
 def test_the_wait_is_predicted_once_something_is_known() -> None:
     made = rig()
-    for _ in range(20):
-        last = made.add(10, 20)
+    last = [made.add(10, 20) for _ in range(20)][-1]
     assert ask(made, last).predicted_wait_ns is None
     made.run(until_ns=1000 * MS)
     found = ask(made, last)
@@ -138,8 +134,7 @@ def test_the_wait_is_predicted_once_something_is_known() -> None:
 
 def test_a_long_queue_is_counted_and_not_walked() -> None:
     made = rig()
-    for _ in range(MAX_POSITION + 500):
-        last = made.add(10, 50)
+    last = [made.add(10, 50) for _ in range(MAX_POSITION + 500)][-1]
     made.step()
     assert ask(made, last).position is None
     assert ask(made, last).blocked_on is BlockedOn.SLOTS

@@ -85,8 +85,8 @@ def test_a_disk_that_does_not_keep_up_ends_the_log_and_blocks_nobody(caplog: pyt
         while True:
             os.write(writer, b"x" * 4096)
     os.set_blocking(writer, True)
+    log = DecisionLogFile(Path(f"/dev/fd/{writer}"), max_buffered_bytes=1000)
     try:
-        log = DecisionLogFile(Path(f"/dev/fd/{writer}"), max_buffered_bytes=1000)
         with caplog.at_level(logging.WARNING):
             for number in range(100_000):
                 log.write(entry(number))

@@ -24,9 +24,9 @@ def rig(num_waiting: int, num_prompt_tokens: int = 3, *, tenant: str = "", **set
     return made
 
 
-def busy(num_waiting: int, *, num_served: int = 6, max_tokens: int = 50, **settings: object) -> ClockedRig:
+def busy(num_waiting: int, *, num_served: int = 6, max_tokens: int = 50) -> ClockedRig:
     """One slot that served some requests, half a second each, and is taken now."""
-    made = rig(0, **settings)
+    made = rig(0)
     for _ in range(num_served):
         made.add(3, max_tokens)
     made.run()
