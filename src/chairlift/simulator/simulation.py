@@ -83,6 +83,16 @@ class Simulation:
         self._sampling: dict[int, SamplingParams] = {}
         self._last_step_ns = 0
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that is simulated; to be read only."""
+        return self._scheduler
+
+    @property
+    def now_ns(self) -> int:
+        """Simulated time."""
+        return self._clock.now_ns
+
     def run(self) -> Finished:
         """Run until every request has ended.
 
