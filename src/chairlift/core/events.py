@@ -74,10 +74,10 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class TokensEmitted:
-    """New tokens of one request, from one step."""
+    """New tokens of a step: one for each of ``request_ids``."""
 
-    request_id: int
     step: int
+    request_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
 
 

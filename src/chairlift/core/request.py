@@ -111,6 +111,7 @@ class Request:
         "lease",
         "max_computed_tokens",
         "max_tokens",
+        "next_turn_tokens",
         "num_admitted_tokens",
         "num_cached_tokens",
         "num_charged_tokens",
@@ -191,6 +192,8 @@ class Request:
         """Tokens whose KV lies in the host tier."""
         self.num_token_slots = 0
         """Tokens that its pages can hold."""
+        self.next_turn_tokens = 0
+        """``num_scheduled_tokens`` at which a decode needs a page or leaves; until then it just goes on."""
         self.page_keys: list[Hashable] = []
         """Keys of the full pages of ``token_ids``, as far as they were needed yet."""
         self.num_published_pages = 0

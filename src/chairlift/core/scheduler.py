@@ -289,25 +289,15 @@ class Scheduler:
         if not state.in_flight or state.in_flight[0].step != step or result.step != step:
             raise InvariantError(f"step {step} with the result of step {result.step} is not the oldest in flight")
         record = state.in_flight.popleft()
-        rows = record.decodes + [request for request, chunk in record.chunks if chunk.samples]
-        if len(rows) != len(result.token_ids):
-            raise InvariantError(f"step {step} has {len(rows)} sampling rows and {len(result.token_ids)} tokens came")
+        sampled = [request for request, chunk in record.chunks if chunk.samples]
+        num_rows = len(record.decodes) + len(sampled)
+        if num_rows != len(result.token_ids):
+            raise InvariantError(f"step {step} has {num_rows} sampling rows and {len(result.token_ids)} tokens came")
         num_wasted = self._settle_rows(record)
         if record.num_swapped_pages:
             state.settle_copies(record, result)
         self._note_duration(record, result)
-        updates: list[RequestUpdate] = []
-        page_size = state.memory.page_size
-        for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
-            if request.finish_reason is not None:
-                continue
-            request.num_pending_tokens -= 1
-            if row in result.failed_rows:
-                updates.append(self._fail(request))
-                continue
-            updates.append(self._append(step, request, token_id, result.logprobs.get(row)))
-            if request.num_computed_tokens % page_size == 0 and request.finish_reason is None:
-                state.memory.publish(request)
+        updates = self._take_tokens(record.decodes + sampled, result)
         for request, _ in record.chunks:
             if request.finish_reason is None:
                 state.memory.publish(request)
@@ -342,26 +332,61 @@ class Scheduler:
             self._state.release_if_idle(request)
         return len(wasted)
 
-    def _append(self, step: int, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> RequestUpdate:
-        """Append a sampled token, and end the request if it was its last."""
-        request.token_ids.append(token_id)
-        self._state.num_generated_tokens += 1
-        num_output = len(request.token_ids) - request.num_prompt_tokens
-        reason = None
+    def _take_tokens(self, rows: list[Request], result: StepResult) -> list[RequestUpdate]:
+        """Append each row's token to its request, publish full pages, and end those whose last token it was.
+
+        This is the one loop that costs time for every token, so it does nothing that most tokens do not need.
+        """
+        state = self._state
+        page_size, publish = state.memory.page_size, state.memory.publish
+        failed_rows, logprobs, make = result.failed_rows, result.logprobs, tuple.__new__
+        updates: list[RequestUpdate] = []
+        for row, request in enumerate(rows):
+            if request.finish_reason is not None:
+                continue
+            request.num_pending_tokens -= 1
+            if failed_rows and row in failed_rows:
+                updates.append(self._fail(request))
+                continue
+            token_id = result.token_ids[row]
+            tokens = request.token_ids
+            tokens.append(token_id)
+            if token_id in request.stop_token_ids or len(tokens) > request.max_computed_tokens:
+                reason = self._end_with(request, token_id)
+            else:
+                reason = None
+            row_logprobs = logprobs.get(row) if logprobs else None
+            fields = (request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0)
+            # What the class itself does in the end, at half the price.
+            updates.append(make(RequestUpdate, (*fields, row_logprobs)))
+            if request.num_computed_tokens % page_size == 0 and reason is None:
+                publish(request)
+        state.num_generated_tokens += sum(len(update.token_ids) for update in updates)
+        if self._events is not None and updates:
+            emitted = [update for update in updates if update.token_ids]
+            self._events.emit(
+                TokensEmitted(
+                    result.step,
+                    tuple(update.request_id for update in emitted),
+                    tuple(update.token_ids[0] for update in emitted),
+                )
+            )
+        return updates
+
+    def _end_with(self, request: Request, token_id: int) -> FinishReason | None:
+        """End a request whose newest token ends it; ``None`` if it is a stop token that comes too early to count."""
+        num_output = request.num_output_tokens
         if token_id in request.stop_token_ids and num_output >= request.sampling.min_tokens:
             reason = FinishReason.STOP
             request.stop_token = token_id
         elif num_output >= request.max_tokens:
             reason = FinishReason.LENGTH
-        if self._events is not None:
-            self._events.emit(TokensEmitted(request.request_id, step, (token_id,)))
-        if reason is not None:
-            self._state.memory.publish(request)
-            self._state.costs.observe_end(num_output)
-            self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
-        return RequestUpdate(
-            request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0, logprobs
-        )
+        else:
+            return None
+        self._state.memory.publish(request)
+        self._state.costs.observe_end(num_output)
+        self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
+        return reason
 
     def _fail(self, request: Request) -> RequestUpdate:
         """End a request whose row the model could not compute; nobody else is hurt."""

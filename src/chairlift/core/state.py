@@ -73,6 +73,10 @@ class SchedulerState:
         self.kept = KeptPages(self.memory, self.running)
         self.decoding: dict[int, Request] = {}
         self.joining: dict[int, Request] = {}
+        self.prefilling: dict[int, Request] = {}
+        """Running requests whose last prefill chunk was not planned yet, in the order of admission."""
+        self.due: list[Request] = []
+        """Decodes that need a page or leave before the next step, in row order."""
         self.num_decode_context_tokens = 0
         """Sum of ``num_scheduled_tokens`` over the standing decode set: what its rows read in the step last planned."""
         self.next_quantum_check_ns = 0
@@ -160,7 +164,8 @@ class SchedulerState:
             self.num_query_tokens += request.num_prompt_tokens
             self.num_hit_tokens += request.num_cached_tokens
             self.num_prompt_tokens += request.num_prompt_tokens
-        self.running[request.request_id] = request
+        request.next_turn_tokens = min(request.num_token_slots, request.max_computed_tokens)
+        self.running[request.request_id] = self.prefilling[request.request_id] = request
         self.running_tiers[request.priority] = self.running_tiers.get(request.priority, 0) + 1
         draft.introduce(request)
         if self._events is not None:
@@ -182,6 +187,7 @@ class SchedulerState:
         if num_pages:
             draft.grown.append(PageGrowth(request.request_id, tuple(self.memory.grow(request, num_pages))))
             request.num_token_slots += self.memory.page_size * num_pages
+            request.next_turn_tokens = min(request.num_token_slots, request.max_computed_tokens)
 
     def count_held_pages(self, tenant: str) -> int:
         """Pages in the page tables of the tenant's running requests; one that two of them share counts twice.
@@ -203,6 +209,7 @@ class SchedulerState:
             request.num_pending_tokens += 1
             request.is_decoding = True
             self.joining[request.request_id] = request
+            del self.prefilling[request.request_id]
         draft.chunks.append((request, chunk))
         draft.budget.num_prefill_tokens += length
         draft.budget.num_padding_tokens += padding
@@ -210,13 +217,31 @@ class SchedulerState:
     def schedule_decodes(self, draft: StepDraft) -> list[Request]:
         """Put one token of every request in the standing set into the step, and return them in row order."""
         decodes = list(self.decoding.values())
+        due: list[Request] = []
         for request in decodes:
-            request.num_scheduled_tokens += 1
+            num_scheduled = request.num_scheduled_tokens + 1
+            request.num_scheduled_tokens = num_scheduled
             request.num_pending_tokens += 1
             request.num_in_flight += 1
+            if num_scheduled >= request.next_turn_tokens:
+                due.append(request)
+        self.due = due
         self.num_decode_context_tokens += len(decodes)
         draft.budget.num_decode_tokens = len(decodes)
         return decodes
+
+    def split_due(self) -> tuple[list[Request], list[Request]]:
+        """Return which decodes leave before the next step, and which need a page for it."""
+        leaving: list[Request] = []
+        wanting: list[Request] = []
+        for request in self.due:
+            if request.request_id not in self.decoding:
+                continue
+            if request.num_scheduled_tokens >= request.max_computed_tokens:
+                leaving.append(request)
+            elif request.num_scheduled_tokens == request.num_token_slots:
+                wanting.append(request)
+        return leaving, wanting
 
     def join_decodes(self, request: Request, draft: StepDraft) -> None:
         """The request decodes in this step and in every one that follows, until it leaves."""
@@ -331,6 +356,8 @@ class SchedulerState:
         self.ledger.forget_decodes()
         self.num_decode_context_tokens = 0
         self.joining.clear()
+        self.prefilling.clear()
+        self.due.clear()
         self.ended.clear()
         self.left.clear()
         for request in list(self.departing.values()):
@@ -363,3 +390,4 @@ class SchedulerState:
             self.ledger.leave_decodes(request)
             self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.joining.pop(request.request_id, None)
+        self.prefilling.pop(request.request_id, None)

@@ -47,7 +47,7 @@ class Recorded:
         return [event.step for event in scheduled for chunk in event.chunks if chunk.request_id == request_id]
 
     def steps_of_tokens(self, request_id: int) -> list[int]:
-        return [e.step for e in self.events if isinstance(e, TokensEmitted) and e.request_id == request_id]
+        return [e.step for e in self.events if isinstance(e, TokensEmitted) and request_id in e.request_ids]
 
 
 @pytest.fixture

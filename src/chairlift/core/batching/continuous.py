@@ -30,13 +30,7 @@ class ContinuousBatching:
     def compose(self, draft: StepDraft) -> bool:
         """Fill the draft; see the module."""
         state = self._state
-        leaving: list[Request] = []
-        wanting: list[Request] = []
-        for request in state.decoding.values():
-            if request.num_scheduled_tokens >= request.max_computed_tokens:
-                leaving.append(request)
-            elif request.num_scheduled_tokens == request.num_token_slots:
-                wanting.append(request)
+        leaving, wanting = state.split_due()
         joining = [r for r in state.joining.values() if r.num_scheduled_tokens < r.max_computed_tokens]
         wanting.extend(r for r in joining if r.num_scheduled_tokens == r.num_token_slots)
         if not can_settle(state, wanting) or not make_room(state, wanting, draft):
@@ -93,7 +87,7 @@ class ContinuousBatching:
         for theirs; if nobody decodes and no prompt has room, one gives way.
         """
         state = self._state
-        prompts = [r for r in state.running.values() if not r.is_decoding and r.num_scheduled_tokens < r.num_tokens]
+        prompts = list(state.prefilling.values())
         is_stuck = not (state.decoding or state.in_flight or state.memory.num_available) and all(
             r.num_scheduled_tokens == r.num_token_slots for r in prompts
         )

@@ -88,8 +88,7 @@ class _Finder:
         self._num_needed_pages = len(wanting)
         self._num_freed_pages = 0
         self._chosen: dict[int, Request] = {}
-        prompts = [r for r in state.running.values() if not r.is_decoding and r.num_scheduled_tokens < r.num_tokens]
-        self._prefixes = PrefixesInTheMaking(state, prompts)
+        self._prefixes = PrefixesInTheMaking(state, list(state.prefilling.values()))
 
     def find(self) -> list[_Move]:
         """Return who makes room, in order; nobody is named twice."""
