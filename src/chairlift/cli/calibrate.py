@@ -3,6 +3,7 @@
 Knows nothing of how steps run; the grid and the fit are the simulator's.
 """
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,7 @@ def calibrate(
         max_model_len=info.max_model_len,
         num_pages=info.num_pages,
         page_size=info.page_size,
+        num_host_pages=built.num_host_pages,
     )
     try:
         step_overhead_ns, row_overhead_ns = _time_overhead(built, info)
@@ -64,6 +66,8 @@ def calibrate(
         name=f"{info.name} in {info.dtype}, measured",
         max_model_len=info.max_model_len,
         num_kv_tokens=info.num_pages * info.page_size,
+        kv_bytes_per_token=built.page_bytes // info.page_size,
+        host_bytes_per_s=built.page_bytes * 1e9 / coefficients.copied_page_ns if coefficients.copied_page_ns else None,
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=info.max_num_batched_tokens,
         step_overhead_ns=step_overhead_ns,
@@ -95,7 +99,7 @@ def _time_steps(
     ordered = [cell for part in range(3) for cell in cells[part::3]]
     steps: list[TimedStep] = []
     end_s = time.monotonic() + max_seconds
-    with click.progressbar(ordered, label="timing steps", file=click.get_text_stream("stderr")) as bar:
+    with click.progressbar(ordered, label="timing steps", file=sys.stderr) as bar:
         for cell in bar:
             if time.monotonic() > end_s:
                 break

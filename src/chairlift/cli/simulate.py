@@ -54,7 +54,9 @@ _LONGEST_GUESS_TOKENS = 8192
 @click.option("--jump/--no-jump", default=True, help="Jump stretches in which nothing is decided.  [default: on]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the numbers as JSON; - is stdout.")
 @click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page.")
-@click.option("--max-model-len", type=click.IntRange(2), help="Prompt plus output tokens at most; the model's if absent.")
+@click.option(
+    "--max-model-len", type=click.IntRange(2), help="Prompt plus output tokens at most; the model's if absent."
+)
 @setting_options("cache", "scheduler", "policy")
 def simulate(  # noqa: PLR0913 - one parameter per flag
     traces: tuple[str, ...],
@@ -73,7 +75,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     Settings that are not given are those that the latency model's machine would be set up with.
     """
     common = {
-        name: options.pop(name) for name in ("num_requests", "rate", "burstiness", "concurrency", "slo", "workload_seed")
+        name: options.pop(name)
+        for name in ("num_requests", "rate", "burstiness", "concurrency", "slo", "workload_seed")
     }
     workload = _read_workload(traces, workload_path, output_lengths, common)
     latency: LatencyModel = (
@@ -111,7 +114,12 @@ def _read_workload(
             raise ConfigurationError(f"{flags} cannot be given beside --workload, whose streams say it")
         workload = read_workload(path)
         return workload if seed is None else Workload(workload.streams, seed)
-    names = {"num_requests": "num_requests", "rate": "rate", "burstiness": "burstiness_cv", "concurrency": "concurrency"}
+    names = {
+        "num_requests": "num_requests",
+        "rate": "rate",
+        "burstiness": "burstiness_cv",
+        "concurrency": "concurrency",
+    }
     defaults = {key: common[name] for name, key in {**names, "slo": "slo"}.items() if common[name] is not None}
     streams: list[Stream] = []
     if output_lengths is not None:
@@ -140,7 +148,11 @@ def _run(
 
 
 def _report(
-    path: Path, workload: Workload, runs: Sequence[RunSummary], setting: str, variants: tuple[list[Variant], list[Variant]]
+    path: Path,
+    workload: Workload,
+    runs: Sequence[RunSummary],
+    setting: str,
+    variants: tuple[list[Variant], list[Variant]],
 ) -> None:
     from chairlift.simulator.report.page import Sweep, render_page
 

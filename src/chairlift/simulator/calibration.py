@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from chairlift.core.ports import Executor
 from chairlift.core.sampling_params import SamplingParams
-from chairlift.core.step_plan import Chunk, NewRequest, StepPlan
+from chairlift.core.step_plan import Chunk, NewRequest, PageCopy, StepPlan
 from chairlift.simulator.fit import TimedStep
 from chairlift.simulator.latency.model import StepShape
 
@@ -22,11 +22,13 @@ _EPOCH = 1_000_000
 
 
 class Cell(NamedTuple):
-    """A step to time: decodes with their context, and prompt chunks by where they start and how long they are."""
+    """A step to time: decodes with their context, prompt chunks by where they start and how long they are, copies."""
 
     num_decodes: int = 0
     context_tokens: int = 0
     chunks: tuple[tuple[int, int], ...] = ()
+    num_pages_out: int = 0
+    num_pages_in: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -43,6 +45,7 @@ class Limits:
     max_model_len: int
     num_pages: int
     page_size: int
+    num_host_pages: int = 0
 
 
 def choose_cells(limits: Limits, *, thoroughness: int = 2) -> list[Cell]:
@@ -60,6 +63,8 @@ def choose_cells(limits: Limits, *, thoroughness: int = 2) -> list[Cell]:
             cells.append(Cell(decodes, contexts[len(contexts) // 2], ((0, length),)))
     for number in (2, 4):
         cells += [Cell(chunks=((0, length // number),) * number) for length in lengths if length >= 16 * number]
+    for number in _doubling(8, min(limits.num_host_pages, 512), 2, factor=4) if limits.num_host_pages >= 8 else ():
+        cells += [Cell(4, contexts[0], (), number, 0), Cell(4, contexts[0], (), 0, number)]
     fitting = dict.fromkeys(cell for cell in cells if _fits(cell, limits))
     return sorted(fitting, key=lambda cell: (cell.num_tokens, cell))
 
@@ -82,8 +87,13 @@ def _fits(cell: Cell, limits: Limits) -> bool:
         cell.num_tokens <= limits.max_num_batched_tokens
         and len(held) <= limits.max_num_seqs
         and max(held) <= limits.max_model_len
-        and sum(-(-tokens // limits.page_size) for tokens in held) <= limits.num_pages
+        and _num_pages(cell, limits.page_size) + cell.num_pages_out + cell.num_pages_in <= limits.num_pages
     )
+
+
+def _num_pages(cell: Cell, page_size: int) -> int:
+    held = [cell.context_tokens + 1] * cell.num_decodes + [start + length for start, length in cell.chunks]
+    return sum(-(-tokens // page_size) for tokens in held)
 
 
 class Calibration:
@@ -117,6 +127,8 @@ class Calibration:
             Chunk(prompt.request_id, start, length, samples=True)
             for prompt, (start, length) in zip(prompts, cell.chunks, strict=True)
         )
+        # Copied pages are behind those that the step uses; what they hold is nobody's.
+        first = _num_pages(cell, self._limits.page_size)
         plan = StepPlan(
             step=next(self._steps),
             epoch=_EPOCH,
@@ -126,6 +138,8 @@ class Calibration:
             ended=ended,
             decodes_joined=tuple(request.request_id for request in decodes),
             chunks=chunks,
+            swapped_out=tuple(PageCopy(first + place, place) for place in range(cell.num_pages_out)),
+            swapped_in=tuple(PageCopy(place, first + place) for place in range(cell.num_pages_in)),
         )
         return self._executor.wait(self._executor.submit(plan)).duration_ns
 
@@ -155,6 +169,8 @@ def shape_of(cell: Cell) -> StepShape:
         num_chunk_pairs=sum(length * start + length * (length + 1) // 2 for start, length in cell.chunks),
         num_chunk_context_tokens=sum(start + length for start, length in cell.chunks),
         num_sampled=cell.num_decodes + len(cell.chunks),
+        num_pages_out=cell.num_pages_out,
+        num_pages_in=cell.num_pages_in,
     )
 
 

@@ -4,6 +4,7 @@ Knows nothing of how the steps were timed.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import fsum
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.measured import Coefficients, FitError
 from chairlift.simulator.latency.model import StepShape
 
-_KNOTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+_LEAST_STEP = 1.2
+"""By how much two neighbouring knots differ at least."""
 _TERMS: tuple[tuple[str, Callable[[StepShape], int]], ...] = (
     ("decode_ns", lambda shape: shape.num_decodes),
     ("decode_context_ns", lambda shape: shape.num_decode_context_tokens),
@@ -64,18 +66,19 @@ def fit_steps(steps: Sequence[TimedStep]) -> tuple[Coefficients, FitError]:
 
 
 def choose_knots(rows: Sequence[int]) -> list[int]:
-    """Return numbers of rows to interpolate between: the usual ones that the steps can tell apart."""
-    present = sorted(set(rows))
-    if not present:
+    """Return numbers of rows to interpolate between: those that more than one step has, the least and the greatest.
+
+    What lies between two of them is interpolated; a knot that a single step determined would be that step's error.
+    """
+    counts = Counter(rows)
+    if not counts:
         return [1]
-    inside = [knot for knot in _KNOTS if present[0] <= knot <= present[-1]]
-    candidates = sorted({present[0], *inside, present[-1]})
-    # A knot that no step is near would be determined by nothing.
-    knots = [candidates[0]]
-    for knot in candidates[1:]:
-        if any(knots[-1] < row <= knot for row in present):
-            knots.append(knot)
-    return knots
+    least, greatest = min(counts), max(counts)
+    knots = [least]
+    for row in sorted(row for row, number in counts.items() if number > 1 and least < row < greatest):
+        if row >= _LEAST_STEP * knots[-1] and greatest >= _LEAST_STEP * row:
+            knots.append(row)
+    return knots if least == greatest else [*knots, greatest]
 
 
 def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
@@ -132,7 +135,8 @@ def _errors(steps: Sequence[TimedStep], coefficients: Sequence[float], knots: Se
 
 def _three_term_error(steps: Sequence[TimedStep]) -> float:
     features = [
-        [1.0, float(s.shape.num_rows), float(s.shape.num_decode_context_tokens + s.shape.num_chunk_pairs)] for s in steps
+        [1.0, float(s.shape.num_rows), float(s.shape.num_decode_context_tokens + s.shape.num_chunk_pairs)]
+        for s in steps
     ]
     rows = [[value / step.duration_ns for value in row] for row, step in zip(features, steps, strict=True)]
     found = least_squares(rows, [1.0] * len(steps))

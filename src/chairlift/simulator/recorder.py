@@ -160,7 +160,9 @@ class Recorder:
         self.num_decode_tokens += outcome.num_decode_tokens
         self.num_padding_tokens += outcome.num_padding_tokens
         self.busy_ns += outcome.result.duration_ns
-        self._sample_series(self._last_commit_ns, now_ns, len(rows.plan.chunks) + rows.plan.num_decodes, num_leased_pages)
+        self._sample_series(
+            self._last_commit_ns, now_ns, len(rows.plan.chunks) + rows.plan.num_decodes, num_leased_pages
+        )
         self._last_commit_ns = now_ns
         ended = [update for update in outcome.updates if update[2] is not None]
         return [self._end(update, now_ns) for update in ended]

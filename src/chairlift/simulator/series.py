@@ -68,6 +68,4 @@ class TimeSeries:
             self._weights.append(0.0)
         pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
         self._sums = [[left + right for left, right in zip(*pair, strict=True)] for pair in pairs]
-        self._weights = [
-            left + right for left, right in zip(self._weights[::2], self._weights[1::2], strict=True)
-        ]
+        self._weights = [left + right for left, right in zip(self._weights[::2], self._weights[1::2], strict=True)]

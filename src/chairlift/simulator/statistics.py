@@ -29,7 +29,9 @@ class Distribution:
 
     def to_json(self, digits: int = 3) -> dict[str, float]:
         """Return the numbers by name."""
-        named = {f"p{percent:g}": round(value, digits) for percent, value in zip(PERCENTS, self.percentiles, strict=True)}
+        named = {
+            f"p{percent:g}": round(value, digits) for percent, value in zip(PERCENTS, self.percentiles, strict=True)
+        }
         return {"count": self.count, "mean": round(self.mean, digits), **named, "max": round(self.maximum, digits)}
 
 
@@ -76,9 +78,7 @@ def _at(ordered: Sequence[float], chances: Sequence[float], scale: float) -> tup
     return tuple(ordered[max(0, ceil(chance * size) - 1)] * scale for chance in chances)
 
 
-def _at_weighted(
-    pairs: Sequence[tuple[float, int]], chances: Sequence[float], scale: float
-) -> tuple[float, ...]:
+def _at_weighted(pairs: Sequence[tuple[float, int]], chances: Sequence[float], scale: float) -> tuple[float, ...]:
     """``chances`` must grow."""
     cumulated = list(accumulate(count for _, count in pairs))
     found: list[float] = []

@@ -58,8 +58,12 @@ def _parse_setting(word: str) -> tuple[str, str]:
         return _find(name).name, value
     choices = [info for info in describe_settings() if info.section in _CHOICE_SECTIONS and name in info.choices]
     if len(choices) != 1:
-        known = sorted({choice for info in describe_settings() if info.section in _CHOICE_SECTIONS for choice in info.choices})
-        problem = "is a choice of " + " and ".join(info.flag for info in choices) if choices else "is no setting's choice"
+        known = sorted(
+            {choice for info in describe_settings() if info.section in _CHOICE_SECTIONS for choice in info.choices}
+        )
+        problem = (
+            "is a choice of " + " and ".join(info.flag for info in choices) if choices else "is no setting's choice"
+        )
         raise ConfigurationError(f"{word!r} {problem}; write setting=value, or one of: {', '.join(known)}")
     return choices[0].name, name
 

@@ -6,7 +6,7 @@ Knows nothing of what arrives. Closed loops are not here: whoever runs the reque
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
 from random import Random
 
 from chairlift.errors import ConfigurationError
@@ -78,7 +78,7 @@ def rate_at(points: Sequence[RampPoint], at_s: float) -> float:
     """Return the rate of a ramp at a moment."""
     if at_s <= points[0].at_s:
         return points[0].rate_per_s
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         if at_s < after.at_s:
             part = (at_s - before.at_s) / (after.at_s - before.at_s)
             return before.rate_per_s + part * (after.rate_per_s - before.rate_per_s)
@@ -94,7 +94,8 @@ def window_arrivals(
 
     Args:
         count: how many arrive.
-        start_ns, length_ns: the window.
+        start_ns: where the window begins.
+        length_ns: how long it is.
         pattern: ``Gamma`` or ``Weibull``.
         shape: the distribution's shape parameter.
         rng: where the gaps come from.

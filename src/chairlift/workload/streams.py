@@ -43,7 +43,7 @@ class Stream:
     duration_s: float | None = None
     """No request arrives later than this."""
     num_requests: int | None = None
-    """Requests in all; a trace that has fewer is read again. One pass over the trace, or over the lengths, if absent."""
+    """Requests in all; a trace that has fewer is read again. One pass over trace or lengths if absent."""
     tier: int = 0
     tenant: str = ""
     weight: float | None = None
@@ -98,10 +98,8 @@ class Stream:
     def _timed(self, rng: Random) -> Iterator[WorkRequest]:
         trace = None if self.trace is None else open_trace(self.trace)
         own = self._own_arrivals(Random(rng.random()), trace)
-        if trace is None:
-            requests = self._made(Random(rng.random()))
-        else:
-            requests = self._laps(trace, Random(rng.random()))
+        source = Random(rng.random())
+        requests = self._made(source) if trace is None else self._laps(trace, source)
         if own is None:
             yield from requests
             return

@@ -102,8 +102,8 @@ def write_trace(path: Path, first_id: int) -> Path:
         group, depth = number % 5, number % 3 + 1
         ids = [100 * group + place for place in range(depth)] + [first_id + number]
         row = {
-            "timestamp": number // 4 * 9, "input_length": 8 * depth + 1 + number % 7, "output_length": 1 + number * 7 % 40,
-            "hash_ids": ids, "block_tokens": 8,
+            "timestamp": number // 4 * 9, "input_length": 8 * depth + 1 + number % 7,
+            "output_length": 1 + number * 7 % 40, "hash_ids": ids, "block_tokens": 8,
         }  # fmt: skip
         lines.append(json.dumps(row))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

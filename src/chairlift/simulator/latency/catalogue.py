@@ -43,7 +43,8 @@ def find_latency_model(name: str) -> LatencyModel:
     )
     if not latency.facts.num_kv_tokens:
         raise ConfigurationError(
-            f"latency model {name}: the weights leave no memory for KV on {num_devices} devices; add some (@{device_name}x2)"
+            f"latency model {name}: the weights leave no memory for KV on {num_devices} devices; "
+            f"take more of them, as in {model_name}@{device_name}x{2 * num_devices}"
         )
     return latency
 

@@ -20,6 +20,7 @@ th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: l
 svg { max-width: 100%; height: auto; } .wide { overflow-x: auto; } p.note { color: #666; }
 """
 
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """A swept setting: its values, and for each compared run the summaries in their order."""
@@ -31,7 +32,12 @@ class Sweep:
 
 def render_page(title: str, runs: Sequence[RunSummary], sweep: Sweep | None = None) -> str:
     """Return the page. The same runs give the same bytes."""
-    parts = [f"<h1>{escape(title)}</h1>", _facts(runs[0]), "<h2>Numbers</h2>", "<p class=note>Times in milliseconds.</p>"]
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        _facts(runs[0]),
+        "<h2>Numbers</h2>",
+        "<p class=note>Times in milliseconds.</p>",
+    ]
     parts.append(_table(COLUMNS, (row for run in runs for row in table_rows(run))))
     if sweep is not None:
         parts += [f"<h2>{escape(sweep.setting)}</h2>", sweep_plot(sweep.setting, sweep.values, sweep.groups)]

@@ -5,15 +5,18 @@ Knows nothing of pages. Figures are made without a display, and with the same by
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
+import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from chairlift.simulator.statistics import CURVE_CHANCES
 from chairlift.simulator.summary import RunSummary, StreamSummary
+
+# Matplotlib's stubs leave keyword arguments open, so its objects pass through here untyped.
+Axes = Any
+_mpl = cast("Any", matplotlib)
 
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "chairlift",
@@ -122,11 +125,11 @@ def _name(run: RunSummary, stream: StreamSummary, runs: Sequence[RunSummary]) ->
     return run.label if len(run.streams) == 1 else f"{run.label}: {stream.name}"
 
 
-def _figure(num_rows: int, num_columns: int, *, height: float, sharex: bool = False) -> tuple[Figure, list[Axes]]:
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(10, height), layout="constrained")
+def _figure(num_rows: int, num_columns: int, *, height: float, sharex: bool = False) -> tuple[Any, list[Axes]]:
+    with _mpl.rc_context(_STYLE):
+        figure = cast("Any", Figure(figsize=(10, height), layout="constrained"))
         FigureCanvasSVG(figure)
-        grid: Any = figure.subplots(num_rows, num_columns, squeeze=False, sharex=sharex)
+        grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=sharex)
         return figure, list(grid.flat)
 
 
@@ -136,9 +139,9 @@ def _legend(axis: Axes) -> None:
         axis.legend(fontsize=8)
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Any) -> str:
     text = io.StringIO()
-    with rc_context(_STYLE):
+    with _mpl.rc_context(_STYLE):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     # The XML declaration and document type have no place inside a page.
     return text.getvalue()[text.getvalue().index("<svg") :]

@@ -94,9 +94,7 @@ class ServeGenTrace:
         count = int(expected) + (rng.random() < expected - int(expected))
         # Drawn at once: streams are merged, and what each draws must not depend on the others.
         arrivals = list(
-            window_arrivals(
-                count, offset_ns, WINDOW_S * NS_PER_S, pattern=window.pattern, shape=window.shape, rng=rng
-            )
+            window_arrivals(count, offset_ns, WINDOW_S * NS_PER_S, pattern=window.pattern, shape=window.shape, rng=rng)
         )
         return ((arrival_ns, window.client) for arrival_ns in arrivals)
 
@@ -109,9 +107,7 @@ class ServeGenTrace:
     @cached_property
     def _windows(self) -> list[_Window]:
         rows = [
-            _Window(
-                int(row["timestamp_s"]), row["client"], float(row["rate_rps"]), row["pattern"], float(row["shape"])
-            )
+            _Window(int(row["timestamp_s"]), row["client"], float(row["rate_rps"]), row["pattern"], float(row["shape"]))
             for row in read_csv(self._rates_path)
         ]
         return sorted(row for row in rows if row.rate_per_s > 0)
