@@ -6,7 +6,6 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantConfig
 from chairlift.core.policies import ADMISSION, ORDERING
-from chairlift.core.request import BlockedOn
 from chairlift.core.scheduler import Scheduler
 from chairlift.errors import ConfigurationError
 from chairlift.execution.fake import FakeExecutor
@@ -171,10 +170,11 @@ class OrderingMachine(SchedulerMachine):
         assert keys == sorted(keys), "promoted requests first, then tiers"
         for tier in waiting.tiers:
             oldest = waiting.oldest(tier)
+            held_back = {lane.tenant for lane in waiting._held_back}
             open_ones = [
                 request.sequence
                 for request in requests
-                if request.priority == tier and not request.is_promoted and request.blocked_on is not BlockedOn.QUOTA
+                if request.priority == tier and not request.is_promoted and request.tenant not in held_back
             ]
             assert oldest is None or oldest.sequence <= min(open_ones, default=oldest.sequence)
 
