@@ -8,13 +8,11 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from chairlift.config.changes import changes_again, settings_in_force
 from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import SamplingParams
@@ -24,13 +22,10 @@ from chairlift.engine.messages import (
     AddRequest,
     CacheReset,
     Choice,
-    Configure,
     Configured,
-    Explain,
     Explained,
     Inbound,
     Listed,
-    ListRequests,
     ModelInfo,
     Outbound,
     RequestStatus,
@@ -39,6 +34,7 @@ from chairlift.engine.messages import (
     Verdict,
     Verdicts,
 )
+from chairlift.engine.questions import Questions
 from chairlift.engine.remote_errors import to_error
 from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
@@ -54,7 +50,6 @@ from chairlift.errors import (
 )
 from chairlift.observability.accounts import Objectives
 from chairlift.observability.activity_log import ActivityLog
-from chairlift.observability.logging import format_fields
 from chairlift.observability.metrics import Metrics
 from chairlift.observability.recorder import Recorder
 from chairlift.observability.request_record import RequestRecord
@@ -63,8 +58,6 @@ from chairlift.observability.step_stats import StepStats
 _logger = logging.getLogger(__name__)
 
 _MS_PER_S = 1000.0
-_AGAIN = -1
-"""Number of the question that nobody asked: settings of before a restart are set again."""
 
 
 class AsyncEngine:
@@ -88,12 +81,9 @@ class AsyncEngine:
         self._trackers: dict[int, RequestTracker] = {}
         self._all_done = asyncio.Event()
         self._request_ids = itertools.count()
-        self._question_ids = itertools.count()
         self._seeds = SeedSource(settings.model.seed)
         self._resets: list[asyncio.Future[bool]] = []
-        self._questions: dict[int, asyncio.Future[Any]] = {}
-        self._changed_settings: set[str] = set()
-        self._in_force: Configured | None = None
+        self._questions = Questions(self._send, self.recorder, self._configured.by_name, settings.queue)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -204,45 +194,16 @@ class AsyncEngine:
         return RequestStream(tracker, terms.label)
 
     async def explain(self, request_ids: Sequence[int]) -> Sequence[RequestStatus | None]:
-        """Say of each choice what it waits for; ``None`` for those that are not alive.
-
-        Raises:
-            EngineUnavailableError: the engine process is down.
-        """
-        answer: Explained = await self._ask(lambda question: Explain(question, tuple(request_ids)))
-        return answer.statuses
+        """See :meth:`Questions.explain`."""
+        return await self._questions.explain(request_ids)
 
     async def list_requests(self, limit: int) -> Listed:
-        """Say who runs and who is first in the queue, at most so many of each.
-
-        Raises:
-            EngineUnavailableError: the engine process is down.
-        """
-        return await self._ask(lambda question: ListRequests(question, limit))
+        """See :meth:`Questions.list_requests`."""
+        return await self._questions.list_requests(limit)
 
     async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
-        """Change settings of the scheduler and the queue, all or none, and return every changeable one as it is now.
-
-        Without changes it only asks. What was changed holds after a restart of the engine process too.
-
-        Raises:
-            InvalidRequestError: a change is not possible; nothing was changed.
-            EngineUnavailableError: the engine process is down.
-        """
-        before: Configured = self._in_force or await self._ask(Configure)
-        answer: Configured = before
-        if changes or self._in_force is None:
-            answer = await self._ask(lambda question: Configure(question, dict(changes)))
-        if answer.error is not None:
-            raise InvalidRequestError(answer.error)
-        self._take_configuration(answer, is_new=bool(changes))
-        now = settings_in_force(answer.scheduler, answer.queue)
-        if changes:
-            self._changed_settings.update(changes)
-            was = settings_in_force(before.scheduler, before.queue)
-            for name in changes:
-                _logger.info("%s", format_fields(changed=name, before=was[name], now=now[name]))
-        return now
+        """See :meth:`Questions.configure`."""
+        return await self._questions.configure(changes)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing done, while any request is alive.
@@ -282,10 +243,7 @@ class AsyncEngine:
             *(info.name, info.description, info.max_num_seqs, info.max_num_batched_tokens),
         )
         self.recorder.engine_ready(is_restart=is_restart)
-        if self._changed_settings and self._in_force is not None:
-            now = self._in_force
-            again = changes_again(self._changed_settings, now.scheduler, now.queue, self._configured.by_name)
-            self._send(Configure(_AGAIN, again))
+        self._questions.engine_ready()
 
     def engine_said(self, message: Outbound) -> None:
         """A message came."""
@@ -298,7 +256,7 @@ class AsyncEngine:
             case CacheReset():
                 self._settle_reset(message.done)
             case Explained() | Listed() | Configured():
-                self._take_answer(message)
+                self._questions.answered(message)
             case _:
                 _logger.error("unexpected message from the engine: %s", type(message).__name__)
 
@@ -309,16 +267,14 @@ class AsyncEngine:
             tracker.fail(EngineUnavailableError(error.message))
         while self._resets:
             self._settle_reset(done=False)
-        for question in self._questions.values():
-            if not question.done():
-                question.set_exception(EngineUnavailableError(error.message))
+        self._questions.engine_lost(error.message)
 
     # Inside.
 
     def _record(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms) -> RequestRecord:
         ttft_ms = terms.ttft_deadline_ms
         if ttft_ms is None:
-            ttft_ms = self._in_force.queue.max_ttft_ms if self._in_force else self.settings.queue.max_ttft_ms
+            ttft_ms = self._questions.queue.max_ttft_ms
         return self.recorder.request(
             terms.priority,
             terms.tenant,
@@ -342,32 +298,6 @@ class AsyncEngine:
             deadline_ms=terms.deadline_ms,
             arrival_ns=terms.arrival_ns,
         )
-
-    async def _ask(self, make: Callable[[int], Explain | ListRequests | Configure]) -> Any:
-        question = next(self._question_ids)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._questions[question] = answer
-        try:
-            self._send(make(question))
-            return await answer
-        finally:
-            del self._questions[question]
-
-    def _take_answer(self, message: Explained | Listed | Configured) -> None:
-        if isinstance(message, Configured) and message.question == _AGAIN:
-            if message.error is not None:
-                _logger.error("settings changed at run time could not be set again: %s", message.error)
-            self._take_configuration(message, is_new=False)
-            return
-        question = self._questions.get(message.question)
-        if question is not None and not question.done():
-            question.set_result(message)
-
-    def _take_configuration(self, message: Configured, *, is_new: bool) -> None:
-        self._in_force = message
-        scheduler = message.scheduler
-        tenants = TenantTable(by_name=scheduler.tenants, default=scheduler.default_tenant)
-        self.recorder.reconfigured(tenants, is_new=is_new)
 
     def _send(self, message: Inbound) -> None:
         if self._supervisor is None:
