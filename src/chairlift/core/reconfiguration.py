@@ -14,6 +14,7 @@ from chairlift.errors import ConfigurationError
 
 FIXED = frozenset({"max_model_len", "enable_chunked_prefill", "batching"})
 """Fields that requests, pages and executor were sized or built by."""
+_CHOICES = {"tenant_order": ("none", "fair"), "preemption_mode": ("recompute", "swap", "tail", "auto")}
 _UP_TO_BUILT = {"max_num_seqs": "--max-num-seqs", "max_num_batched_tokens": "--max-num-batched-tokens"}
 """Fields that the executor has buffers for, so that they can be lowered, and raised again to what they were."""
 
@@ -46,7 +47,19 @@ def change_config(
         if value > most:
             raise ConfigurationError(f"{flag} can be raised to {most} while running, which it was started with, got {value}")
     check_step_budget(changed, cache)
+    check_names(changed)
     build_policies(changed)
-    if changed.tenant_order not in ("none", "fair"):
-        raise ConfigurationError(f"--tenant-order {changed.tenant_order!r} is unknown; there are: fair, none")
     return changed
+
+
+def check_names(config: SchedulerConfig) -> None:
+    """Refuse a name that stands for nothing, where no table of policies does.
+
+    Raises:
+        ConfigurationError: the message lists the names there are.
+    """
+    for name, choices in _CHOICES.items():
+        value = getattr(config, name)
+        if value not in choices:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigurationError(f"{flag} {value!r} is unknown; there are: {', '.join(choices)}")

@@ -12,7 +12,7 @@ from chairlift.core.events import Reconfigured, Scheduled, StepCommitted, Tokens
 from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.ports import EventSink, PageKeyer
-from chairlift.core.reconfiguration import change_config
+from chairlift.core.reconfiguration import change_config, check_names
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import InFlightStep, StepDraft, describe
@@ -50,6 +50,7 @@ class Scheduler:
         keyer: PageKeyer | None = None,
     ) -> None:
         check_step_budget(scheduler, cache)
+        check_names(scheduler)
         if scheduler.batching not in BATCHING:
             raise ConfigurationError(f"--batching {scheduler.batching!r} is unknown; there are: {', '.join(BATCHING)}")
         mode = BATCHING[scheduler.batching]
