@@ -83,9 +83,7 @@ class OrderingMachine(SchedulerMachine):
             CacheConfig(num_pages=num_pages, num_host_pages=4, page_size=page_size),
             events=self.log,
         )
-        self.executor = FakeExecutor(
-            num_pages, page_size, num_host_pages=4, vocab_size=VOCAB_SIZE, step_duration_ns=1
-        )
+        self.executor = FakeExecutor(num_pages, page_size, num_host_pages=4, vocab_size=VOCAB_SIZE, step_duration_ns=1)
 
     @rule(
         target=SchedulerMachine.requests,

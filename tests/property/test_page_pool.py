@@ -54,6 +54,25 @@ class PoolMachine(RuleBasedStateMachine):
         for page in pages:
             self.holders[page].append(lease)
 
+    @rule(lease=leases, data=st.data())
+    def share(self, lease, data):
+        known = sorted(set(range(NUM_PAGES)) - self.free() - set(lease.pages))
+        shared = data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []
+        before = list(lease.pages)
+        self.pool.share(lease, shared)
+        assert lease.pages == before + shared
+        for page in shared:
+            self.holders[page].append(lease)
+
+    @rule(lease=leases, num_kept=st.integers(0, 8))
+    def shrink(self, lease, num_kept):
+        dropped = lease.pages[num_kept:]
+        idle = self.pool.shrink(lease, num_kept)
+        for page in dropped:
+            self.holders[page].remove(lease)
+        assert idle == [page for page in reversed(dropped) if not self.holders[page] and page in self.cached]
+        assert len(lease.pages) <= num_kept
+
     @rule(lease=consumes(leases))
     def release(self, lease):
         idle = self.pool.release(lease)
@@ -62,8 +81,11 @@ class PoolMachine(RuleBasedStateMachine):
         assert idle == [page for page in reversed(lease.pages) if not self.holders[page] and page in self.cached]
         with pytest.raises(LeaseError):
             self.pool.release(lease)
+        for misuse in (self.pool.grow, self.pool.shrink):
+            with pytest.raises(LeaseError):
+                misuse(lease, 1)
         with pytest.raises(LeaseError):
-            self.pool.grow(lease, 1)
+            self.pool.share(lease, [])
 
     @rule(page=st.integers(0, NUM_PAGES - 1))
     def toggle_cached(self, page):

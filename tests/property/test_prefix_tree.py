@@ -81,7 +81,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(holder=holders)
     def publish(self, holder):
-        end = self.tree.insert(self.keys(holder.path), holder.lease.pages, holder.published)
+        end = self.tree.insert(self.keys(holder.path), holder.lease.pages, holder.published, len(holder.path))
         expected_end = holder.published
         for depth in range(holder.published + 1, len(holder.path) + 1):
             prefix, page = holder.path[:depth], holder.lease.pages[depth - 1]

@@ -37,7 +37,9 @@ def change_config(
     for name in changes:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            raise ConfigurationError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise ConfigurationError(
+                f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
         if name in FIXED:
             raise ConfigurationError(f"{name} cannot be changed while running")
     values: dict[str, Any] = dict(changes)
@@ -45,7 +47,9 @@ def change_config(
     for name, flag in _UP_TO_BUILT.items():
         value, most = getattr(changed, name), getattr(built, name)
         if value > most:
-            raise ConfigurationError(f"{flag} can be raised to {most} while running, which it was started with, got {value}")
+            raise ConfigurationError(
+                f"{flag} can be raised to {most} while running, which it was started with, got {value}"
+            )
     check_step_budget(changed, cache)
     check_names(changed)
     build_policies(changed)

@@ -23,7 +23,16 @@ _MAX_HELD_BACK = 64
 class Lane:
     """Requests in order and by arrival. ``alive`` maps ids to current entries, for all lanes together."""
 
-    __slots__ = ("_alive", "_by_arrival", "arrival_key", "entries", "is_held_back", "num_requests", "order_key", "tenant")
+    __slots__ = (
+        "_alive",
+        "_by_arrival",
+        "arrival_key",
+        "entries",
+        "is_held_back",
+        "num_requests",
+        "order_key",
+        "tenant",
+    )
 
     def __init__(self, tenant: str, alive: dict[int, Entry]) -> None:
         self.tenant = tenant

@@ -24,7 +24,7 @@ class WorkEstimate:
         return self._lengths.predict_remaining(request.tenant, request.num_output_tokens, request.max_tokens)
 
     def prefill_ns(self, num_tokens: int, num_cached_tokens: int) -> int:
-        """Return the time from its start to its next token, if ``num_cached_tokens`` of its tokens are there already."""
+        """Return the time from its start to its next token; ``num_cached_tokens`` of its tokens are there already."""
         length = num_tokens - num_cached_tokens
         context = length * num_cached_tokens + length * (length + 1) // 2
         return self._latency.predict_ns(length, context)

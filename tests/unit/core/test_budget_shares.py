@@ -20,7 +20,9 @@ def prompt(length: int, *, tier: int = 0, tenant: str = "", promoted: bool = Fal
     return PrefillView(request, length, True)
 
 
-def split(budget: int, *prompts: PrefillView, share: float = 0.05, weights: dict[str, float] | None = None) -> list[int]:
+def split(
+    budget: int, *prompts: PrefillView, share: float = 0.05, weights: dict[str, float] | None = None
+) -> list[int]:
     weight_of = None if weights is None else lambda tenant: weights.get(tenant, 1.0)
     return BudgetShares(ShortestFirst(), GuaranteedShare(share).part_for, weight_of).split(budget, prompts)
 

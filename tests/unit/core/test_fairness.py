@@ -78,34 +78,48 @@ def test_a_million_tenants_leave_nothing_behind():
     )
 )
 def test_counters_against_the_definition(moves):
-    counters = VirtualCounters(even)
-    values: dict[str, float] = {}
-    waiting: dict[str, int] = {}
-    floor = 0.0
+    counters, model = VirtualCounters(even), Definition()
     for kind, tenant, amount in moves:
         if kind == "wait":
-            if tenant not in waiting:
-                if waiting:
-                    floor = max(floor, min(values[other] for other in waiting))
-                values[tenant] = max(values.get(tenant, 0.0), floor)
-            waiting[tenant] = waiting.get(tenant, 0) + 1
+            model.wait(tenant)
             counters.start_waiting(0, tenant)
-        elif kind == "leave" and tenant in waiting:
-            waiting[tenant] -= 1
-            if not waiting[tenant]:
-                del waiting[tenant]
-                floor = max(floor, min(values[other] for other in waiting) if waiting else values[tenant])
-            counters.stop_waiting(0, tenant)
-            if not waiting and max(values.values()) <= floor:
-                # Nobody is before anybody: only differences mean anything, so counting starts anew.
-                values, floor = {}, 0.0
-        elif kind == "charge" and tenant in waiting:
-            values[tenant] += amount
-            counters.charge(0, tenant, amount)
-        for other in waiting:
-            assert counters.value(0, other) == values[other]
-        for other, value in values.items():
-            assert max(counters.value(0, other), floor) == max(value, floor)
+        elif tenant in model.waiting:
+            if kind == "leave":
+                model.leave(tenant)
+                counters.stop_waiting(0, tenant)
+            else:
+                model.values[tenant] += amount
+                counters.charge(0, tenant, amount)
+        for other, value in model.values.items():
+            least = 0.0 if other in model.waiting else model.floor
+            assert max(counters.value(0, other), least) == max(value, least)
+
+
+class Definition:
+    """Counters of one tier as the paper defines them, for ever and slowly."""
+
+    def __init__(self):
+        self.values: dict[str, float] = {}
+        self.waiting: dict[str, int] = {}
+        self.floor = 0.0
+
+    def wait(self, tenant):
+        if tenant not in self.waiting:
+            if self.waiting:
+                self.floor = max(self.floor, min(self.values[other] for other in self.waiting))
+            self.values[tenant] = max(self.values.get(tenant, 0.0), self.floor)
+        self.waiting[tenant] = self.waiting.get(tenant, 0) + 1
+
+    def leave(self, tenant):
+        self.waiting[tenant] -= 1
+        if self.waiting[tenant]:
+            return
+        del self.waiting[tenant]
+        lowest = min(self.values[other] for other in self.waiting) if self.waiting else self.values[tenant]
+        self.floor = max(self.floor, lowest)
+        if not self.waiting and max(self.values.values()) <= self.floor:
+            # Nobody is before anybody: only differences mean anything, so counting starts anew.
+            self.values, self.floor = {}, 0.0
 
 
 def serve(

@@ -14,7 +14,8 @@ class AdmissionPolicy(Protocol):
 
     def reserve_tokens(self, request: RequestView) -> int:
         """Return for how many of its tokens, from the first on, pages are leased at admission; 0 for no more than
-        the first chunk."""
+        the first chunk.
+        """
         ...
 
 
