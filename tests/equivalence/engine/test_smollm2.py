@@ -140,6 +140,25 @@ def test_under_preemption(truth: Truth) -> None:
         assert llm.last_run_stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize("mode", ["recompute", "swap", "tail", "auto"])
+def test_in_every_mode_with_two_fifths_of_the_pages(truth: Truth, mode: str) -> None:
+    page_bytes = 16 * KV_BYTES_PER_TOKEN
+    peak_pages = sum(-(-(len(prompt) + NUM_TOKENS) // 16) for prompt in truth.prompts)
+    memory, space = str(int(0.4 * peak_pages) * page_bytes), str(peak_pages * page_bytes)
+    with LLM(
+        dtype="float32",
+        max_num_seqs=20,
+        max_model_len=1024,
+        kv_cache_memory=memory,
+        swap_space=space,
+        preemption_mode=mode,
+        preemption_policy="cheapest" if mode == "auto" else "last-admitted",
+    ) as llm:
+        truth.check(mode, tokens(llm, truth.prompts))
+        assert llm.last_run_stats is not None
+        assert llm.last_run_stats.num_preemptions > 0
+
+
 @pytest.mark.parametrize("depth", [2])
 def test_with_two_steps_in_flight(truth: Truth, depth: int) -> None:
     with LLM(dtype="float32", max_model_len=1024, kv_cache_memory="300MB", pipeline_depth=depth) as llm:

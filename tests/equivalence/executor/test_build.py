@@ -59,6 +59,18 @@ def test_more_memory_than_there_is_is_refused(source: ModelSource, memory: str) 
         built(source, CacheSettings(kv_cache_memory=memory))
 
 
+def test_swap_space_is_pages_in_host_memory(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = CacheSettings(kv_cache_memory=str(10 * PAGE_BYTES), swap_space=str(7 * PAGE_BYTES + 5))
+    ready = built(source, cache)
+    assert (ready.num_host_pages, ready.page_bytes) == (7, PAGE_BYTES)
+    assert "7 more pages in 84 KiB of --swap-space" in ready.description
+    with pytest.raises(ConfigurationError, match=r"--swap-space 1KiB does not hold one KV page of 12 KiB"):
+        built(source, CacheSettings(kv_cache_memory="1MiB", swap_space="1KiB"))
+    monkeypatch.setattr(build, "available_memory_bytes", lambda: 2**20)
+    with pytest.raises(ConfigurationError, match=r"--swap-space 1MiB is more than the .* beside"):
+        built(source, CacheSettings(kv_cache_memory="512KiB", swap_space="1MiB"))
+
+
 def test_a_model_length_beyond_the_models_own_is_refused(source: ModelSource) -> None:
     with pytest.raises(ConfigurationError, match=r"--max-model-len is 513.*512"):
         built(source, CacheSettings(kv_cache_memory="1MiB"), max_model_len=513)
