@@ -57,7 +57,7 @@ def decoding(num_running: int, num_waiting: int) -> Callable[[], float]:
     )
     for request_id in range(num_running + num_waiting):
         scheduler.add(make_request(request_id, 32 + request_id % PAGE_SIZE, 1000), now_ns=0)
-    for _ in range(3):
+    while len(scheduler.state.decoding) < num_running:
         step(scheduler)
     return lambda: step(scheduler)
 

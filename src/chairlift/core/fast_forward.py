@@ -85,7 +85,8 @@ def fast_forward(scheduler: Scheduler, starts_ns: Sequence[int], durations_ns: S
     for request in requests:
         request.num_computed_tokens += num_steps
         request.num_scheduled_tokens += num_steps
-    state.due = [request for request in requests if request.num_scheduled_tokens >= request.next_turn_tokens]
+        request.next_turn_tokens = 0
+    state.due = requests
     state.num_generated_tokens += num_steps * num_decodes
     first_step = scheduler.jump_steps(starts_ns, durations_ns)
     return Stretch(first_step, num_steps, num_decodes, grown)
@@ -107,7 +108,6 @@ def _turn_pages(state: SchedulerState, requests: list[Request], num_steps: int) 
         if kind == 0:
             grown.append((step, PageGrowth(request.request_id, tuple(memory.grow(request, 1)))))
             request.num_token_slots += page_size
-            request.next_turn_tokens = min(request.num_token_slots, request.max_computed_tokens)
         else:
             request.num_computed_tokens = starts[row] + step + 1
             memory.publish(request)

@@ -149,7 +149,7 @@ class KVMemory:
         if num_full <= start:
             return
         self._extend_keys(request, num_full)
-        end = self.tree.insert(request.page_keys[:num_full], request.lease.pages, start)
+        end = self.tree.insert(request.page_keys, request.lease.pages, start, num_full)
         request.num_published_pages = end
         if self._events is not None and end > start:
             self._events.emit(PagesCached(tuple(request.lease.pages[start:end])))

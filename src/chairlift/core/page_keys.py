@@ -30,7 +30,8 @@ class DigestKeyer:
 
     def extend(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
         """Return one digest per full page of ``token_ids``."""
-        words = array("I", token_ids)
+        # An array would take the bytes of a bytearray for words of four.
+        words = array("I", list(token_ids) if isinstance(token_ids, bytearray) else token_ids)
         if sys.byteorder == "big":
             words.byteswap()
         data = words.tobytes()

@@ -74,8 +74,8 @@ class PrefixTree:
             pages.append(node.page)
         return pages
 
-    def insert(self, keys: Sequence[Hashable], pages: Sequence[int], start: int) -> int:
-        """Offer pages ``[start, len(keys))`` of a leased path, whose pages before ``start`` are in the tree already.
+    def insert(self, keys: Sequence[Hashable], pages: Sequence[int], start: int, end: int) -> int:
+        """Offer pages ``[start, end)`` of a leased path, whose pages before ``start`` are in the tree already.
 
         If an equal page of somebody else is there, it is replaced when nobody leases it, and otherwise the offer ends:
         hanging a page below one that the caller does not lease would break the first rule above.
@@ -84,7 +84,7 @@ class PrefixTree:
             How many leading pages of the path are the tree's own now; offer the rest again later.
         """
         parent = self._nodes[keys[start - 1]] if start else None
-        for index in range(start, len(keys)):
+        for index in range(start, end):
             key, page = keys[index], pages[index]
             node = self._nodes.get(key)
             if node is None:
@@ -105,7 +105,7 @@ class PrefixTree:
             self._by_page[page] = node
             self._pool.mark_cached(page)
             parent = node
-        return len(keys)
+        return end
 
     def note_idle(self, pages: Sequence[int]) -> None:
         """Pages in the tree lost their last lease together: they can be given up from now on."""

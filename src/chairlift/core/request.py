@@ -193,7 +193,7 @@ class Request:
         self.num_token_slots = 0
         """Tokens that its pages can hold."""
         self.next_turn_tokens = 0
-        """``num_scheduled_tokens`` at which a decode needs a page or leaves; until then it just goes on."""
+        """``num_scheduled_tokens`` at which a decode has filled a page or leaves; until then it just goes on."""
         self.page_keys: list[Hashable] = []
         """Keys of the full pages of ``token_ids``, as far as they were needed yet."""
         self.num_published_pages = 0

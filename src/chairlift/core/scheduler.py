@@ -15,10 +15,10 @@ from chairlift.core.ports import EventSink, PageKeyer
 from chairlift.core.reconfiguration import change_config, check_names
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
-from chairlift.core.step_draft import InFlightStep, StepDraft, describe
-from chairlift.core.step_plan import StepPlan, StepResult, TokenLogprobs
 from chairlift.core.step_budget import StepBudget
+from chairlift.core.step_draft import InFlightStep, StepDraft, describe
 from chairlift.core.step_latency import StepLatencyModel
+from chairlift.core.step_plan import StepPlan, StepResult
 from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
 from chairlift.core.wait_prediction import WaitPredictor
@@ -248,13 +248,11 @@ class Scheduler:
         state.left.clear()
         num_copies = len(copies) + len(draft.swapped_in)
         state.in_flight.append(
-            InFlightStep(draft.step, decodes, draft.chunks, draft.budget, num_copies, draft.host_leases)
+            InFlightStep(draft.step, decodes, draft.chunks, draft.budget, state.due, num_copies, draft.host_leases)
         )
         self._next_step += 1
         if self._events is not None:
-            self._events.emit(
-                Scheduled(draft.step, now_ns, tuple(request.request_id for request in decodes), plan.chunks)
-            )
+            self._events.emit(Scheduled(draft.step, now_ns, tuple(state.decoding), plan.chunks))
         return plan
 
     def _limit_tokens(self) -> int:
@@ -294,11 +292,14 @@ class Scheduler:
         num_rows = len(record.decodes) + len(sampled)
         if num_rows != len(result.token_ids):
             raise InvariantError(f"step {step} has {num_rows} sampling rows and {len(result.token_ids)} tokens came")
-        num_wasted = self._settle_rows(record)
+        num_wasted = self._settle_rows(record, sampled)
         if record.num_swapped_pages:
             state.settle_copies(record, result)
         self._note_duration(record, result)
         updates = self._take_tokens(record.decodes + sampled, result)
+        for request in record.filled:
+            if request.finish_reason is None:
+                state.memory.publish(request)
         for request, _ in record.chunks:
             if request.finish_reason is None:
                 state.memory.publish(request)
@@ -316,11 +317,12 @@ class Scheduler:
         # Nobody says what time it is now; a step starts when it was planned, or when the one before it ended.
         self._ended_ns = max(self._ended_ns, record.budget.planned_ns) + result.duration_ns
 
-    def _settle_rows(self, record: InFlightStep) -> int:
+    def _settle_rows(self, record: InFlightStep, sampled: list[Request]) -> int:
         """Turn scheduled into computed; return how many rows worked for requests that have ended meanwhile."""
         wasted: list[Request] = []
         for request in record.decodes:
             request.num_in_flight -= 1
+            request.num_pending_tokens -= 1
             request.num_computed_tokens += 1
             if request.finish_reason is not None:
                 wasted.append(request)
@@ -329,6 +331,8 @@ class Scheduler:
             request.num_computed_tokens = chunk.start + chunk.length
             if request.finish_reason is not None:
                 wasted.append(request)
+        for request in sampled:
+            request.num_pending_tokens -= 1
         for request in wasted:
             self._state.release_if_idle(request)
         return len(wasted)
@@ -338,56 +342,65 @@ class Scheduler:
 
         This is the one loop that costs time for every token, so it does nothing that most tokens do not need.
         """
-        state = self._state
-        page_size, publish = state.memory.page_size, state.memory.publish
-        failed_rows, logprobs, make = result.failed_rows, result.logprobs, tuple.__new__
+        if result.failed_rows or result.logprobs:
+            return self._take_special_tokens(rows, result)
         updates: list[RequestUpdate] = []
-        for row, request in enumerate(rows):
+        append, make = updates.append, tuple.__new__
+        for request, token_id in zip(rows, result.token_ids, strict=True):
             if request.finish_reason is not None:
                 continue
-            request.num_pending_tokens -= 1
-            if failed_rows and row in failed_rows:
-                updates.append(self._fail(request))
-                continue
-            token_id = result.token_ids[row]
             tokens = request.token_ids
             tokens.append(token_id)
             if token_id in request.stop_token_ids or len(tokens) > request.max_computed_tokens:
-                reason = self._end_with(request, token_id)
+                append(self._end_with(request, token_id))
             else:
-                reason = None
-            row_logprobs = logprobs.get(row) if logprobs else None
-            fields = (request.request_id, (token_id,), reason, request.stop_token, request.num_cached_tokens or 0)
-            # What the class itself does in the end, at half the price.
-            updates.append(make(RequestUpdate, (*fields, row_logprobs)))
-            if request.num_computed_tokens % page_size == 0 and reason is None:
-                publish(request)
-        state.num_generated_tokens += sum(len(update.token_ids) for update in updates)
-        if self._events is not None and updates:
-            emitted = [update for update in updates if update.token_ids]
-            self._events.emit(
-                TokensEmitted(
-                    result.step,
-                    tuple(update.request_id for update in emitted),
-                    tuple(update.token_ids[0] for update in emitted),
+                # What the class itself does in the end, at half the price.
+                append(
+                    make(RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None))
                 )
-            )
+        self._note_tokens(result.step, updates)
         return updates
 
-    def _end_with(self, request: Request, token_id: int) -> FinishReason | None:
-        """End a request whose newest token ends it; ``None`` if it is a stop token that comes too early to count."""
+    def _take_special_tokens(self, rows: list[Request], result: StepResult) -> list[RequestUpdate]:
+        """The same for a step with rows that failed, or that have log-probabilities."""
+        updates: list[RequestUpdate] = []
+        for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
+            if request.finish_reason is not None:
+                continue
+            if row in result.failed_rows:
+                updates.append(self._fail(request))
+                continue
+            request.token_ids.append(token_id)
+            updates.append(self._end_with(request, token_id)._replace(logprobs=result.logprobs.get(row)))
+        self._note_tokens(result.step, [update for update in updates if update.token_ids])
+        return updates
+
+    def _note_tokens(self, step: int, updates: list[RequestUpdate]) -> None:
+        self._state.num_generated_tokens += len(updates)
+        if self._events is not None and updates:
+            self._events.emit(
+                TokensEmitted(
+                    step,
+                    tuple([update.request_id for update in updates]),
+                    tuple([update.token_ids[0] for update in updates]),
+                )
+            )
+
+    def _end_with(self, request: Request, token_id: int) -> RequestUpdate:
+        """Report a request's newest token, and end the request if it is the last one."""
         num_output = request.num_output_tokens
+        reason = None
         if token_id in request.stop_token_ids and num_output >= request.sampling.min_tokens:
             reason = FinishReason.STOP
             request.stop_token = token_id
         elif num_output >= request.max_tokens:
             reason = FinishReason.LENGTH
-        else:
-            return None
-        self._state.memory.publish(request)
-        self._state.costs.observe_end(num_output)
-        self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
-        return reason
+        if reason is not None:
+            self._state.memory.publish(request)
+            self._state.costs.observe_end(num_output)
+            self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
+        cached = request.num_cached_tokens or 0
+        return RequestUpdate(request.request_id, (token_id,), reason, request.stop_token, cached, None)
 
     def _fail(self, request: Request) -> RequestUpdate:
         """End a request whose row the model could not compute; nobody else is hurt."""

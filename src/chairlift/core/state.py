@@ -76,7 +76,7 @@ class SchedulerState:
         self.prefilling: dict[int, Request] = {}
         """Running requests whose last prefill chunk was not planned yet, in the order of admission."""
         self.due: list[Request] = []
-        """Decodes that need a page or leave before the next step, in row order."""
+        """Decodes that filled a page or ended with the step last planned, in row order."""
         self.num_decode_context_tokens = 0
         """Sum of ``num_scheduled_tokens`` over the standing decode set: what its rows read in the step last planned."""
         self.next_quantum_check_ns = 0
@@ -164,7 +164,6 @@ class SchedulerState:
             self.num_query_tokens += request.num_prompt_tokens
             self.num_hit_tokens += request.num_cached_tokens
             self.num_prompt_tokens += request.num_prompt_tokens
-        request.next_turn_tokens = min(request.num_token_slots, request.max_computed_tokens)
         self.running[request.request_id] = self.prefilling[request.request_id] = request
         self.running_tiers[request.priority] = self.running_tiers.get(request.priority, 0) + 1
         draft.introduce(request)
@@ -187,7 +186,6 @@ class SchedulerState:
         if num_pages:
             draft.grown.append(PageGrowth(request.request_id, tuple(self.memory.grow(request, num_pages))))
             request.num_token_slots += self.memory.page_size * num_pages
-            request.next_turn_tokens = min(request.num_token_slots, request.max_computed_tokens)
 
     def count_held_pages(self, tenant: str) -> int:
         """Pages in the page tables of the tenant's running requests; one that two of them share counts twice.
@@ -239,14 +237,23 @@ class SchedulerState:
                 continue
             if request.num_scheduled_tokens >= request.max_computed_tokens:
                 leaving.append(request)
-            elif request.num_scheduled_tokens == request.num_token_slots:
+                continue
+            self.set_next_turn(request)
+            if request.num_scheduled_tokens == request.num_token_slots:
                 wanting.append(request)
         return leaving, wanting
+
+    def set_next_turn(self, request: Request) -> None:
+        """Note when a decode fills its page, or has computed all it ever will."""
+        page_size = self.memory.page_size
+        next_page = (request.num_scheduled_tokens // page_size + 1) * page_size
+        request.next_turn_tokens = min(next_page, request.max_computed_tokens)
 
     def join_decodes(self, request: Request, draft: StepDraft) -> None:
         """The request decodes in this step and in every one that follows, until it leaves."""
         del self.joining[request.request_id]
         self.decoding[request.request_id] = request
+        self.set_next_turn(request)
         self.ledger.join_decodes(request)
         self.num_decode_context_tokens += request.num_scheduled_tokens
         draft.joined.append(request.request_id)

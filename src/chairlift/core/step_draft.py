@@ -19,6 +19,8 @@ class InFlightStep:
     decodes: list[Request]
     chunks: list[tuple[Request, Chunk]]
     budget: TokenBudget
+    filled: list[Request] = field(default_factory=list[Request])
+    """Decodes whose last page the step fills, or that it ends."""
     num_swapped_pages: int = 0
     """Pages copied between device and host tier, both ways."""
     host_leases: list[PageLease] = field(default_factory=list[PageLease])

@@ -16,6 +16,7 @@ row, in row order. :class:`PlanState` keeps the record, so that no executor has 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from chairlift.core.sampling_params import SamplingParams
 
@@ -40,8 +41,7 @@ class NewRequest:
     adapter: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A run of consecutive tokens of one request, computed in this step.
 
     ::
@@ -62,16 +62,14 @@ class Chunk:
     padding: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PageGrowth:
+class PageGrowth(NamedTuple):
     """Pages appended to the end of a running request's page table."""
 
     request_id: int
     pages: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PageCopy:
+class PageCopy(NamedTuple):
     """Copy the whole KV content of page ``source`` to page ``target`` before anything in this step runs."""
 
     source: int
