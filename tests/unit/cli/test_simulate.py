@@ -1,0 +1,119 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chairlift.cli.main import cli
+from chairlift.errors import ConfigurationError
+
+LENGTHS = "20,45,210,33,8,67,400,12"
+TRACE = '{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": [%d, %d]}\n'
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", *arguments], catch_exceptions=False)
+
+
+def simulate(*arguments: str) -> dict:
+    result = invoke(*arguments, "--json", "-")
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(TRACE % (i // 5 * 3000, 600 + i, 20 + i % 30, 1, 10 + i) for i in range(40)))
+    return path
+
+
+@pytest.mark.parametrize(("lengths", "slots", "utilization"), [(LENGTHS, 8, 0.2484375), ("200,10,60,35", 4, 0.38125)])
+def test_static_batching_wastes_exactly_what_arithmetic_says(lengths: str, slots: int, utilization: float) -> None:
+    options = ("--output-lengths", lengths, "--max-num-seqs", str(slots), "--batching", "static")
+    assert simulate(*options)["slot_utilization"] == utilization
+    assert simulate(*options)["num_steps"] == max(map(int, lengths.split(",")))
+
+
+def test_continuous_batching_keeps_slots_full() -> None:
+    found = simulate("--output-lengths", LENGTHS, "--max-num-seqs", "8", "--num-requests", "800")
+    assert found["slot_utilization"] >= 0.97
+    assert found["num_finished"] == 800
+    assert found["num_output_tokens"] == 79_500
+    perfect = 79_500 / (8 * 10_172)
+    assert found["slot_utilization"] <= perfect + 1e-9
+
+
+def test_jumping_changes_no_number(trace: Path) -> None:
+    options = ("--trace", str(trace), "--num-requests", "60")
+    jumped, stepped = simulate(*options), simulate(*options, "--no-jump")
+    assert jumped.pop("num_jumped_steps") > 0
+    assert stepped.pop("num_jumped_steps") == 0
+    del jumped["wall_s"], stepped["wall_s"]
+    assert jumped == stepped
+
+
+def test_runs_are_compared_and_streams_told_apart(trace: Path) -> None:
+    found = simulate(
+        "--trace", f"{trace},name=chat,tier=0,tenant=x,slo=500/30,rate=20",
+        "--trace", f"{trace},name=batch,tier=1,tenant=y,concurrency=8",
+        "--compare", "fcfs,shortest+fair,preemption-mode=tail", "--max-num-seqs", "8",
+    )  # fmt: skip
+    runs = found["runs"]
+    assert [run["label"] for run in runs] == ["fcfs", "shortest+fair", "preemption-mode=tail"]
+    assert [stream["name"] for stream in runs[0]["streams"]] == ["chat", "batch"]
+    assert runs[0]["streams"][0]["slo_attainment"] is not None
+    assert runs[0]["streams"][1]["slo_attainment"] is None
+    assert all(run["num_finished"] == 80 for run in runs)
+    assert all(run["num_cached_tokens"] > 512 * 60 for run in runs)
+
+
+def test_a_report_is_one_page_with_plots_that_fetches_nothing(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    options = ("--trace", str(trace), "--compare", "fcfs,fair", "--report", str(page))
+    assert invoke(*options).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<svg") == 3  # latencies, and one over time for each run
+    for words in ("Time to first token", "Gap between two tokens", "KV pages in use", "Waiting, by stream", "fair"):
+        assert words in text
+    fetched = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(https?:[^"')\s]+)""", text)
+    assert [url for url in fetched if "w3.org" not in url] == []
+    assert "<script" not in text
+    assert invoke(*options).exit_code == 0
+    assert page.read_text(encoding="utf-8") == text, "the same runs give the same bytes"
+
+
+def test_a_sweep_shows_the_knee(trace: Path, tmp_path: Path) -> None:
+    page, numbers = tmp_path / "report.html", tmp_path / "sweep.json"
+    result = invoke(
+        "--trace", f"{trace},concurrency=40,num_requests=80", "--sweep", "max_num_seqs=1,4,16",
+        "--report", str(page), "--json", str(numbers),
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "TPOT, ms" in page.read_text(encoding="utf-8")
+    assert "max_num_seqs" in page.read_text(encoding="utf-8")
+    runs = json.loads(numbers.read_text(encoding="utf-8"))["runs"]
+    assert [run["max_num_seqs"] for run in runs] == [1, 4, 16]
+    tpot = [run["tpot_ms"]["p50"] for run in runs]
+    assert tpot == sorted(tpot)
+    assert runs[2]["output_tokens_per_s"] > 3 * runs[0]["output_tokens_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "exactly one of"),
+        (("--output-lengths", "1,x"), "whole numbers"),
+        (("--output-lengths", "1", "--compare", "fastest"), "no setting's choice"),
+        (("--output-lengths", "1", "--compare", "speed=1"), "no setting 'speed'"),
+        (("--output-lengths", "1", "--sweep", "max_num_seqs"), "not of the form"),
+        (("--output-lengths", "1", "--sweep", "batching=static,continuous", "--report", "x.html"), "needs numbers"),
+        (("--output-lengths", "1", "--latency-model", "x@y"), "there is no sheet"),
+        (("--workload", "w.toml", "--rate", "3"), "cannot be given beside --workload"),
+        (("--output-lengths", "1", "--kv-cache-memory", "1GiB"), "does not say what KV takes"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_reason(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        invoke(*arguments)

@@ -1,0 +1,250 @@
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chairlift.core.step_plan import PageCopy, PlanState, StepPlan, StepResult
+from chairlift.errors import ConfigurationError
+from chairlift.simulator.calibration import Calibration, Cell, Limits, choose_cells, fit_overhead, shape_of
+from chairlift.simulator.fit import TimedStep, choose_knots, fit_steps, least_squares
+from chairlift.simulator.latency.catalogue import find_latency_model, sheet_names
+from chairlift.simulator.latency.measured import Coefficients, MeasuredLatency, interpolate, read_measured
+from chairlift.simulator.latency.model import MachineFacts, StepShape
+from chairlift.simulator.latency.roofline import RooflineLatency
+
+
+def roofline(name: str) -> RooflineLatency:
+    model = find_latency_model(name)
+    assert isinstance(model, RooflineLatency)
+    return model
+
+
+def decodes(number: int, context: int) -> StepShape:
+    return StepShape(num_decodes=number, num_decode_context_tokens=number * context, num_sampled=number)
+
+
+def chunk(length: int, start: int = 0) -> StepShape:
+    pairs = length * start + length * (length + 1) // 2
+    return StepShape(
+        num_chunks=1,
+        num_chunk_rows=length,
+        num_chunk_pairs=pairs,
+        num_chunk_context_tokens=start + length,
+        num_sampled=1,
+    )
+
+
+def test_moving_4000_tokens_of_a_70b_model_over_32_gb_per_s_takes_40_ms_each_way() -> None:
+    # The figure of the article: 0.32 MB of KV per token, 1.28 GB, about 40 ms to the host and as much back.
+    model = roofline("llama-3.1-70b@h100x4")
+    assert model.model.kv_bytes_per_token == 327_680
+    link = replace(model.device, host_link_bytes_per_s=32e9, host_link_efficiency=1.0)
+    slow = RooflineLatency(link, model.model, 1)
+    assert slow.copy_ns(4000) / 1e6 == pytest.approx(40, abs=1)
+    pages = 4000 // 16
+    out = slow.time(decodes(1, 100)._replace(num_pages_out=pages), 16)
+    back = slow.time(decodes(1, 100)._replace(num_pages_in=pages), 16)
+    assert out.copy_ns / 1e6 == pytest.approx(40, abs=1)
+    assert back == out
+    assert out.duration_ns - out.copy_ns == pytest.approx(slow.time(decodes(1, 100), 16).duration_ns, abs=2)
+    both = slow.time(decodes(1, 100)._replace(num_pages_out=pages, num_pages_in=pages), 16)
+    assert both == out
+
+
+def test_weights_and_memory_of_the_sheets_are_those_of_the_real_things() -> None:
+    small, large = roofline("llama-3.1-8b@h100"), roofline("llama-3.1-70b@h100x2")
+    assert small.model.total_weights == pytest.approx(8.03e9, rel=0.01)
+    assert large.model.total_weights == pytest.approx(70.6e9, rel=0.01)
+    assert small.model.kv_bytes_per_token == 131_072
+    # 72 GB less 16 GB of weights, and 144 GB less 141 GB.
+    assert small.facts.num_kv_tokens == pytest.approx(427_000, rel=0.01)
+    assert large.facts.num_kv_tokens is not None
+    assert large.facts.num_kv_tokens < 20_000
+
+
+def test_decodes_are_bound_by_memory_and_prompts_by_arithmetic() -> None:
+    model = roofline("llama-3.1-8b@h100")
+    one = model.time(decodes(1, 500), 16).duration_ns
+    # Reading 15 GB of weights at 85 % of 3.35 TB/s takes 5.3 ms.
+    assert 5.3e6 < one < 7.5e6
+    assert model.time(decodes(64, 500), 16).duration_ns < 1.4 * one
+    prompt = model.time(chunk(8192), 16).duration_ns
+    assert 2 * 7.5e9 * 8192 / (989.4e12 * 0.65) * 1e9 < prompt < 320e6
+    assert model.time(chunk(8192, 32_768), 16).duration_ns > 1.2 * prompt
+
+
+def test_more_never_takes_less_and_faster_devices_never_longer() -> None:
+    shapes = [decodes(1, 10), decodes(8, 10), decodes(8, 1000), decodes(256, 1000)]
+    for name in ("llama-3.1-8b@a100", "llama-3.1-8b@h100", "llama-3.1-8b@h200", "llama-3.1-70b@h200x2"):
+        times = [roofline(name).time(shape, 16).duration_ns for shape in shapes]
+        assert times == sorted(times)
+    for shape in (*shapes, chunk(2048)):
+        a100, h100, h200 = (
+            roofline(f"llama-3.1-8b@{name}").time(shape, 16).duration_ns for name in ("a100", "h100", "h200")
+        )
+        assert a100 > h100 >= h200
+        assert roofline("llama-3.1-70b@h100x8").time(shape, 16) < roofline("llama-3.1-70b@h100x4").time(shape, 16)
+
+
+def test_copies_hide_behind_arithmetic_where_the_device_can() -> None:
+    model = roofline("llama-3.1-8b@h100")
+    shape = decodes(8, 1000)._replace(num_pages_out=64)
+    hiding = RooflineLatency(replace(model.device, copy_overlap=1.0), model.model)
+    alone = model.time(decodes(8, 1000), 16).duration_ns
+    copied = hiding.time(shape, 16)
+    assert copied.duration_ns == max(alone, copied.copy_ns)
+    assert model.time(shape, 16).duration_ns == pytest.approx(alone + copied.copy_ns, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("llama-3.1-70b@h100", "no memory for KV on 1 devices"),
+        ("llama-3.1-8b@b900", "no sheet 'b900' of devices; there are a100, h100, h200"),
+        ("gpt-9@h100", "no sheet 'gpt-9' of models"),
+        ("llama-3.1-8b@h100x0", "0 devices"),
+        ("absent.json", "cannot be read"),
+        ("absent.toml@h100", "cannot be read"),
+    ],
+)
+def test_latency_models_that_are_not_there_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        find_latency_model(name)
+
+
+def test_sheets_may_be_ones_own(tmp_path: Path) -> None:
+    assert sheet_names("devices") == ["a100", "h100", "h200"]
+    device = tmp_path / "toy.toml"
+    device.write_text(
+        "name='toy'\nmemory_bytes=1e11\nmemory_bytes_per_s=1e12\nflops_per_s=1e14\n"
+        "host_link_bytes_per_s=1e10\ndevice_link_bytes_per_s=1e11\n"
+    )
+    assert "toy" in roofline(f"llama-3.1-8b@{device}").facts.name
+    device.write_text("name='toy'\nspeed=3")
+    with pytest.raises(ConfigurationError, match="unknown keys: speed"):
+        find_latency_model(f"llama-3.1-8b@{device}")
+
+
+def true_ns(shape: StepShape, rng: Random | None = None) -> float:
+    rows = shape.num_rows
+    linear = 25e6 + 3e5 * min(rows, 32) + 1.5e5 * max(0, rows - 32)
+    rest = 700 * shape.num_decode_context_tokens + 90 * shape.num_chunk_pairs + 2e4 * shape.num_sampled
+    return (linear + rest + 1e4 * (shape.num_pages_out + shape.num_pages_in)) * (rng.gauss(1, 0.02) if rng else 1.0)
+
+
+LIMITS = Limits(
+    max_num_seqs=64, max_num_batched_tokens=256, max_model_len=2048, num_pages=4000, page_size=16, num_host_pages=100
+)
+
+
+def test_a_fit_finds_what_steps_were_made_from_and_says_how_far_off_it_is() -> None:
+    shapes = [shape_of(cell) for cell in choose_cells(LIMITS)]
+    coefficients, error = fit_steps([TimedStep(shape, true_ns(shape)) for shape in shapes])
+    assert error.mean < 0.01
+    assert error.held_out_mean < 0.02
+    assert error.three_term_mean > 3 * error.mean
+    assert coefficients.decode_context_ns == pytest.approx(700, rel=0.02)
+    assert coefficients.chunk_pair_ns == pytest.approx(90, rel=0.05)
+    assert coefficients.copied_page_ns == pytest.approx(1e4, rel=0.1)
+    model = MeasuredLatency(MachineFacts(name="x", max_model_len=9), coefficients, error)
+    for shape in (decodes(20, 333), chunk(100, 700), decodes(48, 100)._replace(num_pages_in=20)):
+        assert model.time(shape, 16).duration_ns == pytest.approx(true_ns(shape), rel=0.03)
+    rng = Random(1)
+    _, noisy = fit_steps([TimedStep(shape, true_ns(shape, rng)) for shape in shapes])
+    assert 0.008 < noisy.mean < 0.03
+    assert noisy.held_out_mean > noisy.mean
+    with pytest.raises(ConfigurationError, match="too few"):
+        fit_steps([TimedStep(shape, 1.0) for shape in shapes[:5]])
+
+
+def test_coefficients_are_never_negative() -> None:
+    rows = [[1.0, float(x)] for x in range(10)]
+    assert least_squares(rows, [10.0 - x for x in range(10)])[1] == 0.0
+    assert least_squares(rows, [3.0 + 2 * x for x in range(10)]) == pytest.approx([3.0, 2.0])
+    assert choose_knots([1, 1, 2, 2, 3, 64, 64, 65, 65, 256]) == [1, 2, 64, 256]
+    assert interpolate(5, (1, 9), (10.0, 90.0)) == 50.0
+    assert interpolate(17, (1, 9), (10.0, 90.0)) == 170.0
+    assert interpolate(0, (1, 9), (10.0, 90.0)) == 10.0
+
+
+def test_a_measured_model_survives_its_file(tmp_path: Path) -> None:
+    facts = MachineFacts(name="cpu", max_model_len=100, num_kv_tokens=50, kv_bytes_per_token=7, step_overhead_ns=3)
+    model = MeasuredLatency(facts, Coefficients(knot_rows=(1, 8), knot_ns=(5.0, 9.0), sampled_ns=2.0))
+    path = tmp_path / "m.json"
+    model.write(path)
+    read = read_measured(path)
+    assert read.facts == facts
+    assert read.coefficients == model.coefficients
+    assert find_latency_model(str(path)).time(decodes(8, 1), 16) == model.time(decodes(8, 1), 16)
+    for wrong in ("{}", "[]", '{"format": "other"}', path.read_text().replace("sampled_ns", "samples_ns")):
+        path.write_text(wrong)
+        with pytest.raises(ConfigurationError, match=r"cannot be read|format|unknown keys"):
+            read_measured(path)
+
+
+class TimedExecutor:
+    """Applies plans to the record that every executor keeps, and takes as long as the true model says."""
+
+    def __init__(self) -> None:
+        self.state = PlanState()
+        self.plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan) -> StepPlan:
+        self.state.apply(plan)
+        return plan
+
+    def wait(self, handle: StepPlan) -> StepResult:
+        self.plans.append(handle)
+        requests = self.state.requests
+        contexts = [requests[request_id].num_computed_tokens + 1 for request_id in self.state.decodes]
+        assert len(contexts) == handle.num_decodes
+        held = [page for request in requests.values() for page in request.pages]
+        copied = [c.source for c in handle.swapped_out] + [c.target for c in handle.swapped_in]
+        assert len({*held, *copied}) == len(held) + len(copied), "a page is used twice"
+        assert all(len(r.pages) * 16 >= len(r.token_ids) for r in requests.values())
+        shape = StepShape(
+            len(contexts), sum(contexts), len(handle.chunks), sum(c.length for c in handle.chunks),
+            sum(c.length * c.start + c.length * (c.length + 1) // 2 for c in handle.chunks),
+            sum(c.start + c.length for c in handle.chunks), len(contexts) + len(handle.chunks),
+            len(handle.swapped_out), len(handle.swapped_in),
+        )  # fmt: skip
+        return StepResult(handle.step, (0,) * shape.num_sampled, int(true_ns(shape)))
+
+    def close(self) -> None:
+        pass
+
+
+def test_calibration_runs_the_steps_that_it_says_it_timed() -> None:
+    executor = TimedExecutor()
+    calibration = Calibration(executor, LIMITS, vocab_size=300)
+    cells = choose_cells(LIMITS, thoroughness=1)
+    assert any(cell.num_pages_out for cell in cells)
+    assert any(cell.num_pages_in for cell in cells)
+    assert any(cell.num_decodes and cell.chunks for cell in cells)
+    for cell in cells:
+        timed = calibration.time(cell, 2)
+        assert timed.shape == shape_of(cell)
+        assert timed.duration_ns == pytest.approx(true_ns(timed.shape), abs=1)
+    assert len(executor.plans) == 3 * len(cells)
+    assert executor.plans[0].swapped_out == executor.plans[0].swapped_in == ()
+    assert [plan.step for plan in executor.plans] == list(range(len(executor.plans)))
+    copying = next(plan for plan in executor.plans if plan.swapped_out)
+    assert isinstance(copying.swapped_out[0], PageCopy)
+
+
+def test_grids_grow_with_thoroughness_and_stay_within_the_limits() -> None:
+    sizes = [len(choose_cells(LIMITS, thoroughness=level)) for level in (1, 2, 3)]
+    assert sizes == sorted(set(sizes))
+    tiny = Limits(max_num_seqs=2, max_num_batched_tokens=20, max_model_len=128, num_pages=9, page_size=16)
+    for cell in choose_cells(tiny, thoroughness=3):
+        assert cell.num_tokens <= 20
+        assert cell.num_decodes + len(cell.chunks) <= 2
+    assert Cell(2, 16) in choose_cells(tiny)
+
+
+def test_overhead_is_a_constant_and_a_part_per_row() -> None:
+    samples = [(rows, 1000 + 50 * rows + noise) for rows in (1, 16, 64) for noise in (0, 0, 0, 90_000)]
+    assert fit_overhead(samples) == (1000, 50)
+    assert fit_overhead([(4, 10), (4, 30)]) == (20, 0)
+    assert fit_overhead([]) == (0, 0)

@@ -1,0 +1,159 @@
+import gzip
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chairlift.errors import ConfigurationError
+from chairlift.workload.items import ContentRun, WorkRequest
+from chairlift.workload.traces import open_trace
+from chairlift.workload.traces.reading import Lap, Trace
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.4799600,3180,8
+2023-11-17 18:17:03.9799610,110,27
+"""
+VIDUR = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n0,156,156,0.0\n"
+TAU = """task_id,trial,call,prompt_tokens,output_tokens,new_tokens_since_prev_call,output_is_tool_call
+0,0,0,3705,22,3705,0
+0,0,1,3742,109,14,0
+0,0,2,3700,26,56,1
+0,1,0,3700,5,3700,0
+"""
+RATES = """client,timestamp_s,rate_rps,iat_cv,pattern,shape,scale
+1,0,0.5,1.0,Gamma,1.0,2.0
+2,0,0.25,6.7,Gamma,0.0223217,73.0
+1,600,1.0,30.0,Weibull,0.3,0.01
+3,1800,0.01,1.0,Gamma,1.0,1.0
+"""
+LENGTHS = """client,window_start_s,field,est_requests,mean,p1,p5,p10,p25,p50,p75,p90,p95,p99,p99.9,max
+1,0,input_tokens,100,50,10,20,30,40,50,60,70,80,90,95,100
+1,0,output_tokens,100,5,1,1,1,1,1,1,1,1,1,1,1
+1,600,input_tokens,100,50,500,500,500,500,500,500,500,500,500,500,500
+1,600,output_tokens,100,5,2,2,2,2,2,2,2,2,2,2,2
+2,0,input_tokens,100,50,900,900,900,900,900,900,900,900,900,900,900
+2,0,output_tokens,100,5,3,3,3,3,3,3,3,3,3,3,3
+2,0,reason_ratio,100,0.5,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1
+"""
+
+
+def read(trace: Trace, **lap: object) -> list[WorkRequest]:
+    return list(trace.requests(Lap(Random(1), **lap)))  # type: ignore[arg-type]
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def test_azure_has_lengths_and_times_across_midnight(tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path / "azure.csv.gz", AZURE))
+    assert trace.has_arrivals
+    found = [(r.arrival_ns, r.num_prompt_tokens, r.num_output_tokens) for r in read(trace)]
+    assert found == [(0, 4808, 10), (500_000_000, 3180, 8), (86_400_000_001_000, 110, 27)]
+
+
+def test_a_rate_stretches_the_arrivals_and_a_start_cuts_them(tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path / "azure.csv", AZURE))
+    own_rate = 3 / 86_400.000001
+    faster = read(trace, rate_per_s=2 * own_rate)
+    assert [r.arrival_ns for r in faster] == pytest.approx([0, 250_000_000, 43_200_000_000_500], abs=1)
+    assert [r.arrival_ns for r in read(trace, start_s=0.1)] == [400_000_000, 86_399_900_001_000]
+
+
+def test_mooncake_blocks_become_runs_of_512_tokens_and_ticks_are_spread(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": t, "input_length": 1100, "output_length": 9, "hash_ids": [0, 7, 20 + n]}
+        for n, t in enumerate([0, 0, 0, 3000, 9000])
+    ]
+    trace = open_trace(written(tmp_path / "m.jsonl.gz", "".join(json.dumps(row) + "\n" for row in rows)))
+    found = read(trace)
+    assert found[0].runs == (ContentRun(1, 512), ContentRun(8, 512), ContentRun(21, 76))
+    times = [request.arrival_ns for request in found]
+    assert times == sorted(times)
+    assert len({*times[:3]}) == 3
+    assert all(0 <= t < 3e9 for t in times[:3])
+    assert times[3:] == [3_000_000_000, 9_000_000_000]
+    assert [r.arrival_ns for r in read(trace)] == times
+
+
+def test_a_second_pass_over_mooncake_shares_nothing_with_the_first(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [0, 7]}
+    trace = open_trace(written(tmp_path / "m.jsonl", json.dumps(row)))
+    first, second = read(trace)[0], read(trace, number=1)[0]
+    assert not {run.content_id for run in first.runs} & {run.content_id for run in second.runs}
+
+
+def test_lines_of_ones_own_need_neither_times_nor_hashes(tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path / "own.jsonl", '{"input_length": 5, "output_length": 2}\n'))
+    assert not trace.has_arrivals
+    assert read(trace) == [WorkRequest(0, 5, 2)]
+
+
+def test_vidur_has_lengths_alone_and_no_empty_prompt(tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path / "v.csv.gz", VIDUR))
+    assert not trace.has_arrivals
+    assert read(trace) == [WorkRequest(0, 3772, 54), WorkRequest(0, 1, 156)]
+
+
+def test_tau_bench_calls_follow_each_other_and_repeat_what_was_said(tmp_path: Path) -> None:
+    first, other = read(open_trace(written(tmp_path / "t.csv.gz", TAU)))
+    assert first.runs == (ContentRun(1, 3683), ContentRun(2, 22))
+    second = first.follow_up
+    assert second is not None
+    assert second.runs == (*first.runs, ContentRun(3, 37))
+    assert second.num_prompt_tokens == sum(run.num_tokens for run in second.runs) == 3742
+    # A shorter prompt was cut somewhere, so only what everybody begins with is the same.
+    third = second.follow_up
+    assert third is not None
+    assert third.runs == (ContentRun(1, 3683), ContentRun(4, 17))
+    assert third.follow_up is None
+    assert other.runs[0] == ContentRun(1, 3683)
+    assert other.runs[1].content_id > 4
+
+
+def servegen(folder: Path) -> Trace:
+    written(folder / "x_lengths.csv", LENGTHS)
+    return open_trace(written(folder / "x_rates.csv", RATES))
+
+
+def test_servegen_windows_have_as_many_requests_as_their_rates_say(tmp_path: Path) -> None:
+    found = read(servegen(tmp_path))
+    times_s = [request.arrival_ns / 1e9 for request in found]
+    assert times_s == sorted(times_s)
+    first = [r for r, t in zip(found, times_s, strict=True) if t < 600]
+    # Client 1 has 300, client 2 has 150, whose gaps have a shape that would give other rates on their own.
+    assert [sum(r.num_output_tokens == tokens for r in first) for tokens in (1, 3)] == [300, 150]
+    assert all(10 <= r.num_prompt_tokens <= 100 for r in first if r.num_output_tokens == 1)
+    second = [r for r, t in zip(found, times_s, strict=True) if 600 <= t < 1200]
+    assert len(second) == 600
+    assert {r.num_prompt_tokens for r in second} == {500}
+    # Client 3 has no lengths and borrows those of another.
+    assert len([t for t in times_s if t >= 1800]) == 6
+
+
+def test_servegen_scales_its_clients_to_a_rate_and_starts_with_a_window(tmp_path: Path) -> None:
+    trace = servegen(tmp_path)
+    own = len(read(trace))
+    assert len(read(trace, rate_per_s=2 * own / 2400)) == pytest.approx(2 * own, abs=3)
+    late = read(trace, start_s=700)
+    assert len([r for r in late if r.arrival_ns < 600e9]) == 600
+
+
+def test_either_file_of_servegen_names_the_pair(tmp_path: Path) -> None:
+    expected = read(servegen(tmp_path))
+    assert read(open_trace(tmp_path / "x_lengths.csv")) == expected
+
+
+def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="known formats: azure, mooncake"):
+        open_trace(written(tmp_path / "x.csv", "a,b,c\n"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        open_trace(tmp_path / "absent.csv")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        open_trace(written(tmp_path / "x.csv.gz", "").with_name("y.csv.gz"))
+    (tmp_path / "z.csv.gz").write_bytes(b"no gzip")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        open_trace(tmp_path / "z.csv.gz")
