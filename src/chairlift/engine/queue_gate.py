@@ -95,9 +95,9 @@ class QueueGate:
         for limit_ms, name in limits:
             if limit_ms is not None and predicted_ms > limit_ms:
                 raise OverloadedError(
-                    f"the first token would come in about {predicted_ms / 1000:.1f} s, with "
+                    f"the first token would come in about {_in_words(predicted_ms)}, with "
                     f"{prediction.num_requests_ahead} requests before this one, and {name} "
-                    f"{limit_ms / 1000:.1f} s; try again later",
+                    f"{_in_words(limit_ms)}; try again later",
                     retry_after_s=_whole_seconds((predicted_ms - limit_ms) * _NS_PER_MS),
                 )
 
@@ -121,6 +121,10 @@ def _until_left(scheduler: Scheduler, num_departures: int) -> int:
 
 def _until_computed(scheduler: Scheduler, num_tokens: int) -> int:
     return _whole_seconds(scheduler.waits.time_to_compute_ns(scheduler.state, num_tokens))
+
+
+def _in_words(time_ms: float) -> str:
+    return f"{time_ms / 1000:.1f} s" if time_ms >= 1000 else f"{time_ms:.3g} ms"
 
 
 def _whole_seconds(time_ns: float | None) -> int:
