@@ -13,6 +13,7 @@ from starlette.responses import Response
 from chairlift.errors import (
     AuthenticationError,
     ChairliftError,
+    DeadlineExceededError,
     InvalidRequestError,
     OverloadedError,
     RequestTooLongError,
@@ -71,6 +72,9 @@ def error_response(error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     elif status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
+    elif isinstance(error, DeadlineExceededError):
+        # OpenAI's clients try again after any 5xx, but who wanted the answer by then does not want it later.
+        headers["X-Should-Retry"] = "false"
     elif isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(_encode(describe(error)), status, headers, media_type="application/json")

@@ -95,7 +95,7 @@ async def list_requests(request: Request) -> Response:
     return Response(encode(answer), media_type="application/json")
 
 
-@router.get("/v1/requests/{request_id}", **documented(None, RequestDetails, "Explain what a request waits for"))
+@router.get("/v1/requests/{request_id:path}", **documented(None, RequestDetails, "Explain what a request waits for"))
 async def show_request(request: Request, request_id: str) -> Response:
     """Where a live request stands, and why it is not further.
 

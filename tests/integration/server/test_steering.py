@@ -133,21 +133,30 @@ def test_a_waiting_request_says_why_to_its_sender_and_the_administrator(
     wait_until(lambda: client.get(path, headers=ADMIN).status_code == 404, within_s=10)
 
 
-def test_a_first_token_that_cannot_come_in_time_is_a_504(client: httpx.Client) -> None:
-    before = metric(client, 'slo_requests_total{outcome="missed",tenant="default",tier="0"}')
+def test_a_first_token_that_cannot_come_in_time_is_refused_and_not_asked_for_again(client: httpx.Client) -> None:
+    """Given up while it waits (504), or refused at once if the wait can be predicted already (503)."""
+    name = 'slo_requests_total{outcome="missed",tenant="default",tier="0"}'
+    before = metric(client, name)
     with occupied(client):
         refused = client.post(COMPLETIONS, json={**SHORT, "ttft_deadline_ms": 300})
-        if refused.status_code != 503:  # refused at once, if the wait could be predicted already
-            assert refused.status_code == 504
-            error = refused.json()["error"]
+        error = refused.json()["error"]
+        if refused.status_code == 504:
             assert error["type"] == "deadline_exceeded"
             assert "ttft_deadline_ms is 300" in error["message"]
+        else:
+            assert (refused.status_code, error["type"]) == (503, "overloaded_error")
+            assert int(refused.headers["retry-after"]) >= 1
         with client.stream("POST", COMPLETIONS, json={**SHORT, "stream": True, "deadline_ms": 300}) as response:
             lines = [line for line in response.iter_lines() if line]
         if response.status_code == 200:
             assert json.loads(lines[0].removeprefix("data: "))["error"]["type"] == "deadline_exceeded"
-            assert lines[1] == "data: [DONE]"
-    assert metric(client, 'slo_requests_total{outcome="missed",tenant="default",tier="0"}') == before + 2
+            assert lines[1:] == ["data: [DONE]"]
+        else:
+            assert response.status_code == 503
+        with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="sk-plain", max_retries=0) as api:
+            with pytest.raises(openai.InternalServerError):
+                api.completions.create(model="fake", prompt="x", extra_body={"ttft_deadline_ms": 50})
+    assert metric(client, name) == before + 3
 
 
 def test_at_its_deadline_a_running_request_is_answered_with_what_is_there(client: httpx.Client) -> None:

@@ -58,7 +58,7 @@ def while_waiting(check: Any, *, access: Access = ACCESS, key: str | None = "sk-
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stub") as client:
             body = {"prompt": ["x", "y"], "n": 2, "max_tokens": 1, **options.pop("body", {})}
             waiting = asyncio.ensure_future(
-                client.post(COMPLETIONS, json=body, headers={**headers, "X-Request-Id": "mine"})
+                client.post(COMPLETIONS, json=body, headers={**headers, "X-Request-Id": "mine/own"})
             )
             while len(app.state.context.directory) == 0:  # noqa: ASYNC110 (nothing tells of it)
                 await asyncio.sleep(0)
@@ -80,7 +80,7 @@ def while_waiting(check: Any, *, access: Access = ACCESS, key: str | None = "sk-
 def test_a_waiting_request_is_explained_to_its_sender_choice_by_choice() -> None:
     async def check(talk: Conversation, request_id: str) -> None:
         answer = (await talk.ask(f"/v1/requests/{request_id}", "sk-a")).json()
-        assert (answer["id"], answer["object"], answer["label"]) == (request_id, "request", "mine")
+        assert (answer["id"], answer["object"], answer["label"]) == (request_id, "request", "mine/own")
         assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
         first = answer["choices"][0]
         assert (first["blocked_on"], first["reason"], first["position"]) == ("pages", "3 pages are missing", 2)
@@ -109,9 +109,9 @@ def test_nobody_else_learns_that_it_exists() -> None:
 
 def test_the_sender_s_own_label_finds_it_but_nobody_else_s() -> None:
     async def check(talk: Conversation, request_id: str) -> None:
-        assert (await talk.ask("/v1/requests/mine", "sk-a")).json()["id"] == request_id
+        assert (await talk.ask("/v1/requests/mine%2Fown", "sk-a")).json()["id"] == request_id
         for key in ("sk-a2", "sk-b", "sk-admin"):
-            assert (await talk.ask("/v1/requests/mine", key)).status_code == 404
+            assert (await talk.ask("/v1/requests/mine%2Fown", key)).status_code == 404
 
     while_waiting(check)
 
@@ -119,7 +119,7 @@ def test_the_sender_s_own_label_finds_it_but_nobody_else_s() -> None:
 def test_without_keys_only_the_id_itself_finds_it() -> None:
     async def check(talk: Conversation, request_id: str) -> None:
         assert (await talk.ask(f"/v1/requests/{request_id}")).status_code == 200
-        assert (await talk.ask("/v1/requests/mine")).status_code == 404
+        assert (await talk.ask("/v1/requests/mine%2Fown")).status_code == 404
 
     while_waiting(check, access=Access(ServerSettings()), key=None)
 
@@ -209,6 +209,7 @@ def test_a_missed_deadline_is_a_504_and_a_queue_timeout_a_503_to_be_tried_again(
     missed = post(COMPLETIONS, {"prompt": "x"}, engine=late(DeadlineExceededError("too late")))
     assert (missed.status_code, missed.json()["error"]["type"]) == (504, "deadline_exceeded")
     assert "retry-after" not in missed.headers
+    assert missed.headers["x-should-retry"] == "false"
     timeout = post(COMPLETIONS, {"prompt": "x"}, engine=late(QueueTimeoutError("waited", retry_after_s=7)))
     assert (timeout.status_code, timeout.json()["error"]["type"]) == (503, "overloaded_error")
     assert timeout.headers["retry-after"] == "7"
