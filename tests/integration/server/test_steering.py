@@ -153,9 +153,9 @@ def test_a_first_token_that_cannot_come_in_time_is_refused_and_not_asked_for_aga
             assert lines[1:] == ["data: [DONE]"]
         else:
             assert response.status_code == 503
-        with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="sk-plain", max_retries=0) as api:
-            with pytest.raises(openai.InternalServerError):
-                api.completions.create(model="fake", prompt="x", extra_body={"ttft_deadline_ms": 50})
+        api = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="sk-plain", max_retries=0)
+        with api, pytest.raises(openai.InternalServerError):
+            api.completions.create(model="fake", prompt="x", extra_body={"ttft_deadline_ms": 50})
     assert metric(client, name) == before + 3
 
 
