@@ -105,6 +105,8 @@ class Request:
         "expected_wait",
         "finish_reason",
         "first_scheduled_ns",
+        "has_yielded",
+        "found_prefix",
         "host_lease",
         "is_decoding",
         "is_promoted",
@@ -159,7 +161,7 @@ class Request:
     ) -> None:
         self.request_id = request_id
         is_compact = isinstance(prompt_token_ids, bytearray | array)
-        self.token_ids: MutableSequence[int] = prompt_token_ids if is_compact else list(prompt_token_ids)
+        self.token_ids: MutableSequence[int] = prompt_token_ids if is_compact else array("I", prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.sampling = sampling
         self.seed = seed
@@ -196,6 +198,8 @@ class Request:
         """``num_scheduled_tokens`` at which a decode has filled a page or leaves; until then it just goes on."""
         self.page_keys: list[Hashable] = []
         """Keys of the full pages of ``token_ids``, as far as they were needed yet."""
+        self.found_prefix: tuple[int, int, list[int]] | None = None
+        """Version of the prefix tree, pages looked up and pages found when it was last asked."""
         self.num_published_pages = 0
         """Leading pages already offered to the prefix tree."""
         self.num_cached_tokens: int | None = None
@@ -207,6 +211,8 @@ class Request:
         """Most tokens ever computed for it before a preemption; what is computed below that is computed again."""
         self.num_admitted_tokens = 0
         """Tokens known when it was last admitted."""
+        self.has_yielded = False
+        """Whether it waits since it used up its quantum while an equal waited."""
         self.waiting_since_ns = 0
         """When it arrived, or was last preempted."""
         self.num_charged_tokens = 0

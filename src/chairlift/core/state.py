@@ -296,6 +296,7 @@ class SchedulerState:
         request.is_decoding = False
         request.num_preemptions += 1
         request.num_displacements += cause in ("slots", "urgency", "quantum")
+        request.has_yielded = cause == "quantum"
         request.waiting_since_ns = draft.now_ns
         request.blocked_on = BlockedOn.SLOTS if cause == "slots" else BlockedOn.PAGES
         self.kept.add(request)

@@ -166,7 +166,8 @@ class WaitingQueue:
             self._peek_rank = lambda request: policy.rerank(request, peek_cached(request))
 
     def _place(self, request: Request, turn: float = 0.0) -> None:
-        is_fresh = int(request.phase is not Phase.PREEMPTED)
+        # Who yielded to an equal takes its turn among those who never started; other preempted ones come before.
+        is_fresh = int(request.phase is not Phase.PREEMPTED or request.has_yielded)
         self._num_pushed += 1
         rank = 0.0 if request.is_promoted else self._ordering.rank(request)
         entry = (is_fresh, rank, request.sequence, self._num_pushed, request)

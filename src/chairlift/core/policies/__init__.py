@@ -13,7 +13,7 @@ from chairlift.core.length_predictor import LengthPredictor
 from chairlift.core.policies.admission import AdmissionPolicy, Optimistic, ReserveFull, ReservePrompt
 from chairlift.core.policies.chunking import ChunkingPolicy, ShortestFirst, WholePrompts
 from chairlift.core.policies.eviction import EvictionPolicy, Lru
-from chairlift.core.policies.ordering import Deadline, Fcfs, LongestPrefix, OrderingPolicy, Shortest
+from chairlift.core.policies.ordering import Deadline, Fcfs, LongestPrefix, LongestWaiting, OrderingPolicy, Shortest
 from chairlift.core.policies.preemption import Cheapest, LastAdmitted, PreemptionPolicy
 from chairlift.core.step_latency import StepLatencyModel
 from chairlift.core.work_estimate import WorkEstimate
@@ -33,7 +33,7 @@ ORDERING: Mapping[str, Callable[[WorkEstimate], OrderingPolicy]] = {
     "deadline": _deadline,
     "shortest": lambda estimate: Shortest(estimate.remaining_outputs, VirtualCounters.OUTPUT_WEIGHT),
     "lpm": lambda estimate: LongestPrefix(),
-    "preemptive": lambda estimate: Fcfs(),
+    "preemptive": lambda estimate: LongestWaiting(),
 }
 ADMISSION: Mapping[str, Callable[[], AdmissionPolicy]] = {
     "optimistic": Optimistic,

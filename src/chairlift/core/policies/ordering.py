@@ -35,12 +35,20 @@ class RerankingPolicy(Protocol):
 
 
 class Fcfs:
-    """First come, first served. ``priority`` and ``preemptive`` are this order too, with rules outside of it."""
+    """First come, first served. ``priority`` is this order too: tiers stand outside of it."""
 
     def rank(self, request: RequestView) -> float:
         """Rank everybody alike: arrival decides."""
         del request
         return 0.0
+
+
+class LongestWaiting:
+    """Whoever has waited longest; who yielded to somebody begins to wait anew. The order of ``preemptive``."""
+
+    def rank(self, request: RequestView) -> float:
+        """Rank by the time at which it arrived or yielded."""
+        return float(request.waiting_since_ns)
 
 
 class Deadline:
