@@ -103,9 +103,13 @@ class QueueGate:
 
 
 def ms_until_deadline(request: Request, now_ns: int) -> float | None:
-    """Milliseconds that a request's own deadlines leave until its first token; ``None`` if it has none."""
+    """Milliseconds that a request's own deadlines leave until its first token.
+
+    ``None`` if it has none, or if one is over already: to come back later would not help, and the scheduler ends it.
+    """
     deadlines = [ns for ns in (request.ttft_deadline_ns, request.deadline_ns) if ns is not None]
-    return (min(deadlines) - now_ns) / _NS_PER_MS if deadlines else None
+    left_ns = min(deadlines, default=now_ns) - now_ns
+    return left_ns / _NS_PER_MS if left_ns > 0 else None
 
 
 def _num_starting(scheduler: Scheduler, newcomer: Newcomer) -> int:

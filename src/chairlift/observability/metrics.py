@@ -225,8 +225,8 @@ METRICS: tuple[Metric, ...] = (
         "chairlift_fairness_jain_ratio",
         "gauge",
         "ratio",
-        "Jain's index of the weighted tokens per tenant over the last minute, between tenants that had work all the "
-        "time: 1 is level, 1/n is all for one of n.",
+        "Jain's index of the weighted tokens per tenant, between those that have had work for 10 s, over the time that "
+        "all of these had it, at most a minute: 1 is level, 1/n is all for one of n.",
     ),
     Metric(
         "chairlift_scheduler_reconfigurations_total",

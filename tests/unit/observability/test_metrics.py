@@ -236,7 +236,7 @@ def test_jain_index_compares_what_tenants_with_work_got_for_their_weight() -> No
     tenants = TenantTable(by_name={"a": TenantConfig(weight=2.0), "b": TenantConfig(), "seldom": TenantConfig()})
     recorder = Recorder(Metrics(), tenants)
     records = {name: request(recorder, tenant=name) for name in ("a", "b", "seldom")}
-    for second in range(10):
+    for second in range(20):
         now_ns = second * 1000 * MS
         records["a"].tokens(0, 20, now_ns)
         records["b"].tokens(0, 10, now_ns)
@@ -244,7 +244,14 @@ def test_jain_index_compares_what_tenants_with_work_got_for_their_weight() -> No
         if second == 1:
             records["seldom"].ended(0, "abort", now_ns)
     assert values(recorder)["fairness_jain_ratio"] == pytest.approx(1.0)
-    for second in range(10, 200):
+    newcomer = request(recorder, tenant="c")
+    for second in range(20, 200):
         records["a"].tokens(0, 100, second * 1000 * MS)
+        newcomer.tokens(0, 50 if second > 150 else 1, second * 1000 * MS)
         recorder.compare_service(second * 1000 * MS)
-    assert values(recorder)["fairness_jain_ratio"] == pytest.approx(0.5)
+        if second == 28:  # the newcomer is too new, and what was level until second 20 is not any more
+            assert values(recorder)["fairness_jain_ratio"] == pytest.approx(0.77, abs=0.02)
+    # b gets nothing, and c as much as a for its weight since second 151, but not in all of the last minute.
+    shares = [59 * 50, 0, 10 * 1 + 49 * 50]
+    expected = sum(shares) ** 2 / (3 * sum(share**2 for share in shares))
+    assert values(recorder)["fairness_jain_ratio"] == pytest.approx(expected, rel=0.02)
