@@ -76,7 +76,7 @@ def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str
     measures: list[tuple[Axes, str, Callable[[RunSummary], float]]] = [
         (axes[0], "TPOT, ms (p50, p99 dashed)", lambda run: _percentile(run, 50.0)),
         (axes[1], "output tokens per second", lambda run: run.total.output_tokens_per_s),
-        (axes[2], "recomputed tokens, % of computed", _recomputed_percent),
+        (axes[2], "recomputed, % of tokens", _recomputed_percent),
     ]
     for label, runs in groups:
         for axis, title, measure in measures:
@@ -88,9 +88,11 @@ def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str
         if knee is not None:
             for axis in axes:
                 axis.axvline(values[knee], linestyle=":", color="gray")
-    if min(values) > 0 and max(values) >= 8 * min(values):
-        for axis in axes:
+    for axis in axes:
+        axis.set_ylim(bottom=0)
+        if min(values) > 0 and max(values) >= 8 * min(values):
             axis.set_xscale("log", base=2)
+        axis.set_xticks(values, [f"{value:g}" for value in values])
     if len(groups) > 1:
         _legend(axes[0])
     return _svg(figure)
