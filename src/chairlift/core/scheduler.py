@@ -15,9 +15,9 @@ from chairlift.core.ports import EventSink, PageKeyer
 from chairlift.core.reconfiguration import change_config, check_names
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
-from chairlift.core.step_budget import StepBudget
 from chairlift.core.step_draft import InFlightStep, StepDraft, describe
 from chairlift.core.step_latency import StepLatencyModel
+from chairlift.core.step_pace import StepPace
 from chairlift.core.step_plan import StepPlan, StepResult
 from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
@@ -62,10 +62,7 @@ class Scheduler:
             scheduler, cache, self._keyer, events, is_caching=cache.enable_prefix_caching and mode.shares_prefixes
         )
         self._batching = mode(self._state)
-        self._latency = self._state.latency
-        self._step_budget = StepBudget(self._latency, cache.page_size)
-        self._waits = WaitPredictor(self._latency)
-        self._ended_ns = 0
+        self._pace = StepPace(self._state)
         self._expired: list[RequestUpdate] = []
         self._next_step = 0
         self._epoch = 0
@@ -93,17 +90,12 @@ class Scheduler:
     @property
     def latency(self) -> StepLatencyModel:
         """What steps take, as learnt from those that ran; to be read only."""
-        return self._latency
-
-    @property
-    def step_budget(self) -> StepBudget:
-        """What keeps steps within ``--target-tpot-ms``; to be read only."""
-        return self._step_budget
+        return self._state.latency
 
     @property
     def waits(self) -> WaitPredictor:
         """Predicts the time to first token of requests that might arrive."""
-        return self._waits
+        return self._pace.waits
 
     @property
     def requests(self) -> Mapping[int, Request]:
@@ -232,14 +224,14 @@ class Scheduler:
         """
         state = self._state
         self.expire(now_ns)
-        draft = StepDraft(self._next_step, now_ns, TokenBudget(self._limit_tokens()))
+        draft = StepDraft(self._next_step, now_ns, TokenBudget(self._pace.limit_tokens()))
         if not self._batching.compose(draft):
             return None
         decodes = state.schedule_decodes(draft)
         if draft.budget.num_tokens == 0:
-            self._step_budget.paused()
+            self._pace.paused()
             return None
-        self._note_size(draft)
+        self._pace.planned(draft)
         state.ledger.end_step(draft, state.waiting)
         left = tuple(request_id for request_id in state.left if request_id not in state.ended)
         copies = state.host.take_copies()
@@ -254,29 +246,6 @@ class Scheduler:
         if self._events is not None:
             self._events.emit(Scheduled(draft.step, now_ns, tuple(state.decoding), plan.chunks))
         return plan
-
-    def _limit_tokens(self) -> int:
-        """The budget of the next step: what the settings allow, or less to keep it within ``--target-tpot-ms``."""
-        config, state = self._config, self._state
-        cap_tokens = config.max_num_batched_tokens
-        num_decodes = len(state.decoding) + len(state.joining)
-        if config.target_tpot_ms is None or (not state.waiting and len(state.running) <= num_decodes):
-            return cap_tokens
-        num_context_tokens = state.num_decode_context_tokens + num_decodes
-        num_context_tokens += sum(request.num_scheduled_tokens for request in state.joining.values())
-        return self._step_budget.limit_tokens(cap_tokens, config.target_tpot_ms, num_decodes, num_context_tokens)
-
-    def _note_size(self, draft: StepDraft) -> None:
-        """Note how much context the planned step reads, and where its longest prompt goes on."""
-        num_context_tokens, prompt_start = self._state.num_decode_context_tokens, 0
-        for _, chunk in draft.chunks:
-            length = chunk.length + chunk.padding
-            num_context_tokens += length * chunk.start + length * (length + 1) // 2
-            if not chunk.samples:
-                prompt_start = max(prompt_start, chunk.start + chunk.length)
-        draft.budget.num_context_tokens = num_context_tokens
-        draft.budget.planned_ns = draft.now_ns
-        self._step_budget.planned(draft.now_ns, prompt_start)
 
     def commit(self, step: int, result: StepResult) -> CommittedStep:
         """Take in a step's result: scheduled tokens are computed now, sampled tokens are known, requests end.
@@ -295,7 +264,6 @@ class Scheduler:
         num_wasted = self._settle_rows(record, sampled)
         if record.num_swapped_pages:
             state.settle_copies(record, result)
-        self._note_duration(record, result)
         updates = self._take_tokens(record.decodes + sampled, result)
         for request in record.filled:
             if request.finish_reason is None:
@@ -303,19 +271,8 @@ class Scheduler:
         for request, _ in record.chunks:
             if request.finish_reason is None:
                 state.memory.publish(request)
-            if request.expected_wait is not None and request.num_output_tokens == 1:
-                self._waits.first_token(request, self._ended_ns)
-        self._waits.step_ended(state, record.budget, result.duration_ns)
+        self._pace.committed(record, result)
         return self._report(record, result, updates, num_wasted)
-
-    def _note_duration(self, record: InFlightStep, result: StepResult) -> None:
-        """Learn from a step that ran. One that waited for swapped pages says nothing about those that do not."""
-        if not result.swap_duration_ns:
-            budget = record.budget
-            self._latency.observe(budget.num_tokens, budget.num_context_tokens, result.duration_ns)
-        self._step_budget.committed(result.duration_ns)
-        # Nobody says what time it is now; a step starts when it was planned, or when the one before it ended.
-        self._ended_ns = max(self._ended_ns, record.budget.planned_ns) + result.duration_ns
 
     def _settle_rows(self, record: InFlightStep, sampled: list[Request]) -> int:
         """Turn scheduled into computed; return how many rows worked for requests that have ended meanwhile."""
@@ -441,10 +398,10 @@ class Scheduler:
             draft = StepDraft(self._next_step, planned_ns, TokenBudget(self._config.max_num_batched_tokens))
             draft.budget.num_decode_tokens = len(state.decoding)
             state.num_decode_context_tokens += len(state.decoding)
-            self._note_size(draft)
+            self._pace.planned(draft)
             state.ledger.end_step(draft, state.waiting)
-            self._note_duration(InFlightStep(draft.step, [], [], draft.budget), StepResult(draft.step, (), duration_ns))
-            self._waits.step_ended(state, draft.budget, duration_ns)
+            record = InFlightStep(draft.step, [], [], draft.budget)
+            self._pace.committed(record, StepResult(draft.step, (), duration_ns))
             self._next_step += 1
         return first_step
 
