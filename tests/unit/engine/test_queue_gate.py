@@ -149,4 +149,4 @@ def test_the_earlier_deadline_counts() -> None:
     assert ms_until_deadline(request(None, None), 0) is None
     assert ms_until_deadline(request(5 * MS, None), 2 * MS) == 3
     assert ms_until_deadline(request(5 * MS, 4 * MS), 2 * MS) == 2
-    assert ms_until_deadline(request(None, 1 * MS), 2 * MS) == -1
+    assert ms_until_deadline(request(None, 2 * MS), 2 * MS) is None  # over: no refusal, but an end
