@@ -79,7 +79,7 @@ def cached_prompt() -> Callable[[], float]:
     """Add, plan and admit a prompt of 8,192 tokens, 7,168 of which are cached."""
     scheduler = Scheduler(
         SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=9000, max_model_len=9000),
-        CacheConfig(num_pages=4000, page_size=PAGE_SIZE),
+        CacheConfig(num_pages=40_000, page_size=PAGE_SIZE),
     )
     prefix = list(range(7168))
     sampling = SamplingParams(max_tokens=1, temperature=0.0)

@@ -74,8 +74,13 @@ class KVMemory:
         if not self._is_caching:
             return []
         num_pages = (request.num_tokens - 1) // self.page_size
+        found = request.found_prefix
+        if found is not None and found[0] == self.tree.version and found[1] == num_pages:
+            return found[2]
         self._extend_keys(request, num_pages)
-        return self.tree.match(request.page_keys[:num_pages])
+        pages = self.tree.match(request.page_keys[:num_pages])
+        request.found_prefix = (self.tree.version, num_pages, pages)
+        return pages
 
     def peek_prefix(self, request: Request) -> list[int]:
         """Same as :meth:`find_prefix`, but only as far as its page keys were needed yet. Changes nothing at all."""
@@ -85,8 +90,7 @@ class KVMemory:
 
     def num_pages_taken(self, shared: list[int], num_tokens: int) -> int:
         """By how much a lease of ``shared`` plus new pages up to ``num_tokens`` lowers :attr:`num_available`."""
-        idle = sum(1 for page in shared if self.pool.references(page) == 0)
-        return self.pages_for(num_tokens) - len(shared) + idle
+        return self.pages_for(num_tokens) - len(shared) + self.pool.count_idle(shared)
 
     def find_start(self, request: Request) -> Start:
         """Return what a waiting request can go on from: what it kept, then cached pages, then host pages."""

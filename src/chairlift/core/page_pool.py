@@ -67,6 +67,10 @@ class PagePool:
         """How many leases hold this page."""
         return self._references[page]
 
+    def count_idle(self, pages: Sequence[int]) -> int:
+        """How many of these pages no lease holds."""
+        return len(pages) - sum(map(bool, map(self._references.__getitem__, pages)))
+
     def is_cached(self, page: int) -> bool:
         """Whether the prefix tree holds this page, leased or not."""
         return self._is_cached[page]
@@ -158,12 +162,14 @@ class PagePool:
             )
 
     def _reference(self, shared: Sequence[int]) -> None:
+        references = self._references
         for page in shared:
-            if self._references[page] == 0:
+            held = references[page]
+            if held == 0:
                 if not self._is_cached[page]:
                     raise LeaseError(f"page {page} is free and cannot be shared")
                 self._num_cached -= 1
-            self._references[page] += 1
+            references[page] = held + 1
 
     def _give_back(self, pages: Sequence[int]) -> list[int]:
         idle: list[int] = []

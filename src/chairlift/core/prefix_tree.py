@@ -55,6 +55,8 @@ class PrefixTree:
         self._by_page: dict[int, Node] = {}
         self._heap: list[tuple[float, int, int, Node]] = []
         self._now = 0
+        self.version = 0
+        """Changes whenever a page enters or leaves the tree: equal versions find the same prefixes."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -66,12 +68,11 @@ class PrefixTree:
 
     def match(self, keys: Sequence[Hashable]) -> list[int]:
         """Return the pages of the longest cached prefix of ``keys``. Changes nothing."""
-        pages: list[int] = []
+        nodes, pages = self._nodes, list[int]()
         for key in keys:
-            node = self._nodes.get(key)
-            if node is None:
+            if key not in nodes:
                 break
-            pages.append(node.page)
+            pages.append(nodes[key].page)
         return pages
 
     def insert(self, keys: Sequence[Hashable], pages: Sequence[int], start: int, end: int) -> int:
@@ -83,6 +84,7 @@ class PrefixTree:
         Returns:
             How many leading pages of the path are the tree's own now; offer the rest again later.
         """
+        self.version += 1
         parent = self._nodes[keys[start - 1]] if start else None
         for index in range(start, end):
             key, page = keys[index], pages[index]
@@ -134,6 +136,7 @@ class PrefixTree:
 
         Pages that are leased stay with their holders, who must not offer below them again: call it when idle.
         """
+        self.version += 1
         for node in self._nodes.values():
             node.version += 1
             self._pool.unmark_cached(node.page)
@@ -149,6 +152,7 @@ class PrefixTree:
             heapq.heapify(self._heap)
 
     def _remove(self, node: Node) -> None:
+        self.version += 1
         node.version += 1
         del self._nodes[node.key]
         del self._by_page[node.page]

@@ -36,7 +36,7 @@ class SchedulerState:
     step in flight (or a static group) still uses.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one flat record of all that changes
         self,
         config: SchedulerConfig,
         cache: CacheConfig,

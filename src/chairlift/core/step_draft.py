@@ -79,7 +79,7 @@ def describe(request: Request) -> NewRequest:
     """Everything about a running request that an executor needs to take it over."""
     return NewRequest(
         request_id=request.request_id,
-        token_ids=tuple(request.token_ids),
+        token_ids=request.token_ids[:],
         num_prompt_tokens=request.num_prompt_tokens,
         num_computed_tokens=request.num_computed_tokens,
         pages=tuple(request.pages),

@@ -14,7 +14,7 @@ A row *samples* if it is a decode or a chunk with ``samples=True``; a :class:`St
 row, in row order. :class:`PlanState` keeps the record, so that no executor has to write this bookkeeping again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class NewRequest:
     """
 
     request_id: int
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     num_prompt_tokens: int
     num_computed_tokens: int
     pages: tuple[int, ...]
