@@ -6,7 +6,7 @@ Knows nothing of the scheduler's state.
 import logging
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
-from chairlift.core.events import Admitted, Event, Finished, Preempted, Queued
+from chairlift.core.events import Admitted, Event, Finished, Preempted, Queued, Reconfigured
 from chairlift.core.ports import EventSink
 from chairlift.observability.logging import RateLimitedWarning
 from chairlift.observability.step_stats import PreemptionNote, ResumeNote
@@ -18,7 +18,7 @@ class EngineEvents:
     """The engine's own event sink; passes every event on to ``also``, if there is one."""
 
     def __init__(self, scheduler: SchedulerConfig, cache: CacheConfig, also: EventSink | None = None) -> None:
-        self._scheduler = scheduler
+        self._max_num_seqs: object = scheduler.max_num_seqs
         self._cache = cache
         self._also = also
         self._queued_ns: dict[int, int] = {}
@@ -40,6 +40,8 @@ class EngineEvents:
                 self._queued_ns.pop(event.request_id, None)
             case Preempted():
                 self._note_preemption(event)
+            case Reconfigured():
+                self._max_num_seqs = event.changes.get("max_num_seqs", self._max_num_seqs)
             case _:
                 pass
         if self._also is not None:
@@ -77,7 +79,7 @@ class EngineEvents:
             "often, lower --max-num-seqs (now %d) or raise --kv-cache-memory (now %d pages, %d tokens)",
             event.request_id,
             event.num_lost_tokens,
-            self._scheduler.max_num_seqs,
+            self._max_num_seqs,
             self._cache.num_pages,
             self._cache.num_token_slots,
         )
