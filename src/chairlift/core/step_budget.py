@@ -3,12 +3,16 @@
 Knows nothing of requests: it is told how many decode and how much context they read.
 """
 
+from collections import deque
+
 from chairlift.core.step_latency import StepLatencyModel
 
 _NS_PER_MS = 1_000_000
 _MOST_MARGIN = 0.1
 _PROGRESS_EVERY = 4
 """If not even one page fits beside the decodes, prompts still get one in every so many steps."""
+_MOST_GROWTH = 1.25
+_NUM_RECENT = 16
 _GAP_RATE = 0.1
 _MOST_GAP = 0.25
 
@@ -21,8 +25,9 @@ class StepBudget:
       decodes alone already take about as long as the target or longer, they get one page in every fourth step. Three
       of four steps are then as short as the decodes allow, and no budget can make them shorter: fewer slots
       (``--max-num-seqs``) can.
-    - Until the latency model knows anything, prompts get one page beside decodes, and after that at most twice the
-      tokens of the largest step seen.
+    - Until the latency model knows anything, prompts get one page beside decodes. After that a step has at most a
+      quarter more tokens than the largest of the last steps with prompts, so that it takes at most about a quarter longer:
+      where the time of a step has a knee, the model may be wrong about what lies beyond it.
 
     The target is lowered by the model's usual error (at most a tenth) and by the time that passes between steps.
 
@@ -39,6 +44,7 @@ class StepBudget:
         self._duration_ns: int | None = None
         self._gap_ns = 0.0
         self._prompt_start = 0
+        self._recent_tokens: deque[int] = deque(maxlen=_NUM_RECENT)
 
     @property
     def gap_ns(self) -> float:
@@ -56,6 +62,8 @@ class StepBudget:
         fitting_tokens = self._latency.tokens_within(
             target_ns, num_context_tokens, num_decodes=num_decodes, prompt_start=self._prompt_start
         )
+        if self._recent_tokens:
+            fitting_tokens = min(fitting_tokens, int(max(self._recent_tokens) * _MOST_GROWTH))
         if fitting_tokens >= least_tokens or self._fits(least_tokens, num_decodes, num_context_tokens, target_ns):
             self._num_denied = 0
             return max(least_tokens, min(fitting_tokens, cap_tokens))
@@ -75,9 +83,11 @@ class StepBudget:
         self._duration_ns = None
         self._prompt_start = prompt_start
 
-    def committed(self, duration_ns: int) -> None:
-        """A step took so long."""
+    def committed(self, duration_ns: int, num_tokens: int, num_prefill_tokens: int) -> None:
+        """A step of so many tokens took so long."""
         self._duration_ns = duration_ns
+        if num_prefill_tokens:
+            self._recent_tokens.append(num_tokens)
 
     def paused(self) -> None:
         """There was nothing to plan: the time until the next step says nothing."""

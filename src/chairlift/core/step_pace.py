@@ -51,7 +51,7 @@ class StepPace:
         state, budget = self._state, record.budget
         if not result.swap_duration_ns:
             state.latency.observe(budget.num_tokens, budget.num_context_tokens, result.duration_ns)
-        self._budget.committed(result.duration_ns)
+        self._budget.committed(result.duration_ns, budget.num_tokens, budget.num_prefill_tokens)
         # Nobody says what time it is now; a step starts when it was planned, or when the one before it ended.
         self._ended_ns = max(self._ended_ns, budget.planned_ns) + result.duration_ns
         for request, _ in record.chunks:
