@@ -26,8 +26,8 @@ class StepBudget:
       of four steps are then as short as the decodes allow, and no budget can make them shorter: fewer slots
       (``--max-num-seqs``) can.
     - Until the latency model knows anything, prompts get one page beside decodes. After that a step has at most a
-      quarter more tokens than the largest of the last steps with prompts, so that it takes at most about a quarter longer:
-      where the time of a step has a knee, the model may be wrong about what lies beyond it.
+      quarter more tokens than the largest of the last steps with prompts, and so takes at most about a quarter longer.
+      Where the time of a step has a knee, the model may be wrong about what lies beyond it.
 
     The target is lowered by the model's usual error (at most a tenth) and by the time that passes between steps.
 
