@@ -4,6 +4,7 @@ Knows nothing of HTTP or text. Standard input stays open as long as the parent l
 process, however the parent died.
 """
 
+import gc
 import logging
 import os
 import select
@@ -65,6 +66,9 @@ def _run(config: EngineConfig, sockets: EngineSockets) -> int:
         _logger.exception("the engine could not start")
         send(Failed(EngineUnavailableError.__name__, f"the engine could not start: {error!r}"))
         return EXIT_START_FAILED
+    # What was loaded lives as long as the process. The collector must not walk through all of it between two steps.
+    gc.collect()
+    gc.freeze()
     send(Ready(built.runner.info))
     try:
         EngineLoop(built.runner, sockets.receive, send, time.monotonic_ns).run()
