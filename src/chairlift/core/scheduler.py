@@ -4,7 +4,8 @@ Knows nothing of how steps are executed; time comes in as an argument, and all s
 ``abort``, ``finish``, ``plan`` and ``commit``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
 from chairlift.core.batching import BATCHING, BatchingMode
@@ -23,6 +24,12 @@ from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
 from chairlift.core.wait_prediction import WaitPredictor
 from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError, RequestTooLongError
+
+# What the class itself does in the end, at half the price.
+_MAKE_UPDATE = cast(
+    "Callable[[type[RequestUpdate], tuple[object, ...]], RequestUpdate]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
 
 
 class Scheduler:
@@ -302,7 +309,7 @@ class Scheduler:
         if result.failed_rows or result.logprobs:
             return self._take_special_tokens(rows, result)
         updates: list[RequestUpdate] = []
-        append, make = updates.append, tuple.__new__
+        append, make = updates.append, _MAKE_UPDATE
         for request, token_id in zip(rows, result.token_ids, strict=True):
             if request.finish_reason is not None:
                 continue
@@ -311,7 +318,6 @@ class Scheduler:
             if token_id in request.stop_token_ids or len(tokens) > request.max_computed_tokens:
                 append(self._end_with(request, token_id))
             else:
-                # What the class itself does in the end, at half the price.
                 append(
                     make(RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None))
                 )
