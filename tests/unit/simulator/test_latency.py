@@ -11,7 +11,8 @@ from chairlift.simulator.fit import TimedStep, choose_knots, fit_steps, least_sq
 from chairlift.simulator.latency.catalogue import find_latency_model, sheet_names
 from chairlift.simulator.latency.measured import Coefficients, MeasuredLatency, interpolate, read_measured
 from chairlift.simulator.latency.model import MachineFacts, StepShape
-from chairlift.simulator.latency.roofline import RooflineLatency
+from chairlift.simulator.latency.operator_tables import OperatorTableLatency, build_tables
+from chairlift.simulator.latency.roofline import ModelSheet, RooflineLatency
 
 
 def roofline(name: str) -> RooflineLatency:
@@ -66,11 +67,11 @@ def test_weights_and_memory_of_the_sheets_are_those_of_the_real_things() -> None
 def test_decodes_are_bound_by_memory_and_prompts_by_arithmetic() -> None:
     model = roofline("llama-3.1-8b@h100")
     one = model.time(decodes(1, 500), 16).duration_ns
-    # Reading 15 GB of weights at 85 % of 3.35 TB/s takes 5.3 ms.
-    assert 5.3e6 < one < 7.5e6
-    assert model.time(decodes(64, 500), 16).duration_ns < 1.4 * one
+    # Reading 15 GB of weights at 75 % of 3.35 TB/s takes 6 ms.
+    assert 6e6 < one < 8e6
+    assert model.time(decodes(64, 500), 16).duration_ns < 1.5 * one
     prompt = model.time(chunk(8192), 16).duration_ns
-    assert 2 * 7.5e9 * 8192 / (989.4e12 * 0.65) * 1e9 < prompt < 320e6
+    assert 2 * 7.5e9 * 8192 / (989.4e12 * 0.74) * 1e9 < prompt < 320e6
     assert model.time(chunk(8192, 32_768), 16).duration_ns > 1.2 * prompt
 
 
@@ -248,3 +249,63 @@ def test_overhead_is_a_constant_and_a_part_per_row() -> None:
     assert fit_overhead(samples) == (1000, 50)
     assert fit_overhead([(4, 10), (4, 30)]) == (20, 0)
     assert fit_overhead([]) == (0, 0)
+
+
+def operator_rows(model: ModelSheet) -> tuple[list[dict], list[dict], list[dict]]:
+    """Tables of a machine whose products take 1 ns per million multiplications and attention 1 ns per pair."""
+    sizes = sorted({model.hidden_size, 2 * model.hidden_size, 4096, 65_536, 1024, 128})
+    gemm = [
+        {"gemm_dtype": dtype, "m": m, "n": n, "k": k, "latency": factor * m * n * k * 1e-12}
+        for dtype, factor in (("bfloat16", 1), ("fp8", 0.5))
+        for m in (1, 64, 4096)
+        for n in sizes
+        for k in sizes
+    ]
+    shape = {
+        "num_heads": model.num_heads, "num_key_value_heads": model.num_kv_heads, "head_dim": model.head_size,
+        "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": 0,
+    }  # fmt: skip
+    prompts = [
+        {**shape, "batch_size": 1, "isl": n, "step": 0, "latency": n * n / 2 * 1e-6} for n in (1, 64, 1024, 8192)
+    ]
+    decodes = [
+        {**shape, "batch_size": b, "isl": 1, "step": s, "latency": b * (s + 1) * 1e-6}
+        for b in (1, 64)
+        for s in (1, 4095)
+    ]
+    return gemm, prompts, decodes
+
+
+def test_measured_operators_take_the_place_of_their_rooflines() -> None:
+    plain = roofline("llama-3.1-8b@h100")
+    model = plain.model
+    tables = build_tables(*operator_rows(model), model, 1)
+    weights = model.num_layers * model.layer_weights
+    # 28,672 columns were not measured: they lie between those that were.
+    assert tables.linear.at(64) == pytest.approx(64 * weights * 1e-6, rel=1e-6)
+    assert tables.linear.at(5000) == pytest.approx(5000 * weights * 1e-6, rel=1e-6)
+    assert tables.head.at(2) == pytest.approx(2 * model.vocab_size * model.hidden_size * 1e-6, rel=0.02)
+    assert tables.prompt_attention.at(1024) == pytest.approx(model.num_layers * 1024**2 / 2)
+    assert tables.decode_attention_ns(8, 1000) == pytest.approx(model.num_layers * 8 * 1000, rel=0.01)
+    latency = OperatorTableLatency(plain, tables)
+    shape = decodes(8, 1000)._replace(num_pages_out=10)
+    found = latency.time(shape, 16)
+    assert found.copy_ns == plain.time(shape, 16).copy_ns
+    parts = tables.linear.at(8) + tables.decode_attention_ns(8, 1000) + tables.head.at(8) + found.copy_ns
+    assert found.duration_ns == pytest.approx(plain.small_kernels_ns(8) + parts, abs=2)
+    # A chunk behind a prefix takes as long as a prompt with as many pairs.
+    behind, whole = chunk(100, 1000), chunk(457)
+    difference = latency.time(behind, 16).duration_ns - latency.time(whole, 16).duration_ns
+    rest = plain.small_kernels_ns(100) - plain.small_kernels_ns(457)
+    assert difference == pytest.approx(tables.linear.at(100) - tables.linear.at(457) + rest, rel=0.01)
+    assert "measured operators" in latency.facts.name
+    with pytest.raises(ConfigurationError, match="no attention of 16 heads"):
+        build_tables(*operator_rows(model), model, 2)
+
+
+def test_tables_that_are_not_installed_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chairlift.simulator.latency.operator_tables.PACKAGE", "no_such_package")
+    with pytest.raises(ConfigurationError, match="pip install aiconfigurator-core"):
+        find_latency_model("llama-3.1-8b@h100+tables")
+    with pytest.raises(ConfigurationError, match="there is \\+tables"):
+        find_latency_model("llama-3.1-8b@h100+wishes")

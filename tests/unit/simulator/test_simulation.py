@@ -2,6 +2,7 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,14 @@ from tests.simulated import PlanLog, SizedLatency, lengths_workload, small_engin
 MS = 1_000_000
 
 
-def run(workload: Workload, **engine: object) -> RunSummary:
-    built = small_engine(**engine)  # type: ignore[arg-type]
+def run(workload: Workload, **engine: Any) -> RunSummary:
+    built = small_engine(**engine)
     return summarize(Simulation(built, workload).run(), built, workload, label="run", wall_s=0.0)
 
 
 def test_a_token_costs_a_step_and_utilization_is_exact() -> None:
     workload = lengths_workload(200, 10, 60, 35)
-    constant = {"latency": ConstantLatency(MS), "max_num_batched_tokens": 64, "num_pages": 300}
+    constant: dict[str, Any] = {"latency": ConstantLatency(MS), "max_num_batched_tokens": 64, "num_pages": 300}
     static = run(workload, batching="static", **constant)
     assert static.slot_utilization == 305 / 800
     assert static.simulated_s == 0.2
@@ -66,12 +67,13 @@ def test_gaps_by_stream_are_what_watching_every_token_gives() -> None:
     )  # fmt: skip
     workload = Workload(streams, 1)
     stream_of = {number: request.stream for number, request in enumerate(workload.arrivals())}
-    for settings in (
+    variants: tuple[dict[str, Any], ...] = (
         {},
         {"num_pages": 30, "max_model_len": 110},
         {"depth": 2},
         {"batching": "static", "num_pages": 200},
-    ):
+    )
+    for settings in variants:
         engine = small_engine(**settings)
         log = PlanLog()
         simulation = Simulation(engine, workload, jumps=False, observer=log)

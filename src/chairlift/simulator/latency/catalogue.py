@@ -1,8 +1,9 @@
 """Finds a latency model by what the command line calls it.
 
-Knows nothing of steps. There are three spellings::
+Knows nothing of steps. It may be spelt like this::
 
     llama-3.1-8b@h100          a model and a device sheet that come with Chairlift; @h100x2 splits it over two
+    llama-3.1-8b@h100+tables   the same with measured operators in it, if the package with the tables is installed
     my-model.toml@h100.toml    sheets of one's own
     cpu.json                   what chairlift calibrate measured
 """
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.measured import read_measured
 from chairlift.simulator.latency.model import LatencyModel
+from chairlift.simulator.latency.operator_tables import load_operator_tables
 from chairlift.simulator.latency.roofline import DeviceSheet, ModelSheet, RooflineLatency
 
 DEFAULT = "llama-3.1-8b@h100"
@@ -34,6 +36,9 @@ def find_latency_model(name: str) -> LatencyModel:
     model_name, at, device_name = name.partition("@")
     if not at:
         return read_measured(Path(name))
+    device_name, plus, suffix = device_name.partition("+")
+    if plus and suffix != "tables":
+        raise ConfigurationError(f"latency model {name}: +{suffix} is unknown; there is +tables")
     found = re.fullmatch(r"(.+?)(?:x(\d+))?", device_name)
     device_name, num_devices = (found[1], int(found[2] or 1)) if found else (device_name, 1)
     if not 1 <= num_devices <= _MAX_DEVICES:
@@ -46,7 +51,7 @@ def find_latency_model(name: str) -> LatencyModel:
             f"latency model {name}: the weights leave no memory for KV on {num_devices} devices; "
             f"take more of them, as in {model_name}@{device_name}x{2 * num_devices}"
         )
-    return latency
+    return load_operator_tables(latency, latency.device.operator_tables) if plus else latency
 
 
 def sheet_names(kind: str) -> list[str]:

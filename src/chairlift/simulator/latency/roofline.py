@@ -21,7 +21,11 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSheet:
-    """A device in numbers, as its vendor gives them; efficiencies say how much of them kernels reach."""
+    """A device in numbers, as its vendor gives them; efficiencies say how much of them kernels reach.
+
+    Those of arithmetic and memory are fitted to measured operators (:mod:`~.operator_tables`): over five machines and
+    eight steps of each, the roofline is off by 4.3 % on average and by 12.2 % at worst.
+    """
 
     name: str
     memory_bytes: float
@@ -32,8 +36,8 @@ class DeviceSheet:
     """In one direction."""
     device_link_bytes_per_s: float
     """In one direction, to the other devices of a group."""
-    flop_efficiency: float = 0.65
-    memory_efficiency: float = 0.85
+    flop_efficiency: float = 0.74
+    memory_efficiency: float = 0.75
     link_efficiency: float = 0.8
     host_link_efficiency: float = 0.8
     usable_memory: float = 0.9
@@ -44,6 +48,8 @@ class DeviceSheet:
     """Per layer: the small kernels between the big ones."""
     all_reduce_us: float = 8.0
     """Latency of one all-reduce."""
+    operator_tables: str | None = None
+    """Where the tables of :mod:`~.operator_tables` have the device."""
     copy_overlap: float = 0.0
     """Part of the copies between device and host that hides behind the step's arithmetic."""
 
@@ -133,7 +139,7 @@ class RooflineLatency:
     def time(self, shape: StepShape, page_size: int) -> StepTime:
         """Return how long a step takes."""
         num_rows = shape.num_decodes + shape.num_chunk_rows
-        compute_ns = self._fixed_ns + num_rows * self._row_traffic_ns
+        compute_ns = self.small_kernels_ns(num_rows)
         compute_ns += max(self._row_ns * num_rows, self._weights_ns)
         context = shape.num_decode_context_tokens
         compute_ns += max(self._kv_token_ns, self._pair_ns) * context
@@ -141,6 +147,14 @@ class RooflineLatency:
             compute_ns += max(self._pair_ns * shape.num_chunk_pairs, self._kv_token_ns * shape.num_chunk_context_tokens)
         if shape.num_sampled:
             compute_ns += max(self._head_row_ns * shape.num_sampled, self._head_ns)
+        return self.with_copies(compute_ns, shape, page_size)
+
+    def small_kernels_ns(self, num_rows: int) -> float:
+        """Return the time of everything in a step but products with weights and attention."""
+        return self._fixed_ns + num_rows * self._row_traffic_ns
+
+    def with_copies(self, compute_ns: float, shape: StepShape, page_size: int) -> StepTime:
+        """Add the copies of a step to its arithmetic."""
         if not (shape.num_pages_out or shape.num_pages_in):
             return StepTime(int(compute_ns))
         copy_ns = self.copy_ns(page_size * max(shape.num_pages_out, shape.num_pages_in))
