@@ -81,3 +81,9 @@ def test_a_fresh_engine_comes_to_the_same_settings() -> None:
         "b": settings_in_force(SCHEDULER, QUEUE)["default_tenant"],
         "c": {**settings_in_force(SCHEDULER, QUEUE)["default_tenant"], "weight": 3.0},  # type: ignore[dict-item]
     }
+
+
+def test_tenants_that_were_not_changed_are_not_set_again() -> None:
+    changed = check_changes({"watermark": 0.5}, SCHEDULER, QUEUE)
+    now = SchedulerConfig(tenants=SCHEDULER.tenants, **changed.scheduler)  # type: ignore[arg-type]
+    assert changes_again(["watermark"], now, QUEUE, SCHEDULER.tenants) == {"watermark": 0.5}

@@ -108,6 +108,14 @@ def test_a_key_that_cannot_work_is_refused_without_being_shown(tmp_path: Path, k
     assert SECRET not in caught.value.message
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_tenants(str(tmp_path / "none.toml"), {})
+    (tmp_path / "binary.key").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        load(tmp_path, "[tenants.a]\nkeys = [{ file = 'binary.key' }]")
+
+
 def test_one_key_names_one_tenant(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"\[tenants.a\] and \[tenants.b\] list the same key"):
         load(tmp_path, f"[tenants.a]\nkeys=['{SECRET}']\n[tenants.b]\nkeys=['{SECRET}']")
