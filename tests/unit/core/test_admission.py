@@ -79,7 +79,7 @@ def test_who_is_passed_over_can_be_told_from_who_lacks_pages_itself():
     rig = Rig(num_pages=12, max_num_seqs=8, max_num_batched_tokens=64, max_lookahead=0, prefix_caching=False)
     rig.add(24, max_tokens=4)
     rig.step()
-    big, small = rig.add(40, max_tokens=2), rig.add(4, max_tokens=2)
+    big, small = rig.add(40, max_tokens=2), rig.add(4, max_tokens=9)
     rig.step()
     assert blocked(rig, big) is BlockedOn.PAGES
     assert blocked(rig, small) is BlockedOn.RESERVED

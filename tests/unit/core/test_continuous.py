@@ -275,7 +275,7 @@ def test_a_request_without_pages_is_passed_a_bounded_number_of_times():
     rig.add(24, max_tokens=4)  # holds 6 or 7 of 12 pages
     rig.step()
     big = rig.add(40, max_tokens=2)  # needs 10: cannot start yet
-    small = [rig.add(4, max_tokens=2) for _ in range(6)]
+    small = [rig.add(4, max_tokens=6) for _ in range(6)]  # need 3: one more than are spare when it can
     order = []
     while len(order) < 8 and rig.step() is not None:
         order.extend(r for r in rig.finished if r not in order)

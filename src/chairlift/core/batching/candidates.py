@@ -1,13 +1,14 @@
 """Which of the waiting requests could start in this step, and what the others lack.
 
 Knows nothing of the budget's split. A request that lacks pages may be passed by those behind it ``max_lookahead``
-times; then pages are kept for it, and since every request needs pages, those behind it wait.
+times; then pages are kept for it, and it is passed only by those who hold none of these when it can start.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from chairlift.core.batching.backfill import count_needed_pages, count_spare_pages
 from chairlift.core.kv_memory import Start
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
@@ -81,6 +82,8 @@ class _Search:
         self._num_looks = _MAX_LOOKED_AT
         self._num_skips = _MAX_SKIPPED
         self._passes_left = _MAX_LOOKED_AT
+        self._num_spare: int | None = None
+        """Pages that those behind a request may hold for which pages are kept."""
         self._held_pages: dict[str, int] = {}
         self._prefixes = PrefixesInTheMaking(state, running)
 
@@ -130,6 +133,9 @@ class _Search:
         needed = state.memory.num_pages_taken(start.pages, num_reserved)
         room = self._num_pages - self._num_watermark_pages(request)
         if needed <= room or needed <= room + state.kept.num_reclaimable(request):
+            if self._exceeds_spare(request):
+                request.blocked_on = state.waiting.blocked_on = BlockedOn.RESERVED
+                return
             self._num_pages -= needed
             remaining = request.num_tokens - start.num_tokens
             self._num_tokens -= min(remaining, self._num_tokens)
@@ -140,9 +146,24 @@ class _Search:
                 self._held_pages[request.tenant] += state.memory.pages_for(num_reserved)
             return
         request.blocked_on = BlockedOn.PAGES if request.host_lease is None else BlockedOn.SWAP_IN
-        passes = 0 if request.is_promoted else state.config.max_lookahead - request.num_passed
-        self._passes_left = min(self._passes_left, passes)
         self.found.passed.append(request)
+        passes = 0 if request.is_promoted else max(0, state.config.max_lookahead - request.num_passed)
+        if passes == 0 and not request.is_promoted:
+            if self._num_spare is None:
+                self._num_spare = count_spare_pages(state, needed - room - state.kept.num_reclaimable(request))
+            if self._num_spare:
+                return
+        self._passes_left = min(self._passes_left, passes)
+
+    def _exceeds_spare(self, request: Request) -> bool:
+        """Whether the request would hold pages that are kept for one before it; if not, its own are taken off."""
+        if self._num_spare is None or request.is_promoted:
+            return False
+        num_needed = count_needed_pages(self._state, request)
+        if num_needed > self._num_spare:
+            return True
+        self._num_spare -= num_needed
+        return False
 
     def _num_watermark_pages(self, request: Request) -> int:
         """Pages that stay free while others run; whose guaranteed turn it is may have them."""
