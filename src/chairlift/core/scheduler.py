@@ -4,12 +4,11 @@ Knows nothing of how steps are executed; time comes in as an argument, and all s
 ``abort``, ``finish``, ``plan`` and ``commit``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
 from chairlift.core.batching import BATCHING, BatchingMode
-from chairlift.core.events import Reconfigured, Scheduled, StepCommitted, TokensEmitted
+from chairlift.core.events import Reconfigured, Scheduled, StepCommitted
 from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.ports import EventSink, PageKeyer
@@ -17,6 +16,7 @@ from chairlift.core.reconfiguration import change_config, check_names
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import InFlightStep, StepDraft, describe
+from chairlift.core.step_intake import take_in
 from chairlift.core.step_latency import StepLatencyModel
 from chairlift.core.step_pace import StepPace
 from chairlift.core.step_plan import StepPlan, StepResult
@@ -24,12 +24,6 @@ from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
 from chairlift.core.wait_prediction import WaitPredictor
 from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError, RequestTooLongError
-
-# What the class itself does in the end, at half the price.
-_MAKE_UPDATE = cast(
-    "Callable[[type[RequestUpdate], tuple[object, ...]], RequestUpdate]",
-    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
-)
 
 
 class Scheduler:
@@ -268,131 +262,20 @@ class Scheduler:
         num_rows = len(record.decodes) + len(sampled)
         if num_rows != len(result.token_ids):
             raise InvariantError(f"step {step} has {num_rows} sampling rows and {len(result.token_ids)} tokens came")
-        num_wasted = self._settle_rows(record, sampled)
-        if record.num_swapped_pages:
-            state.settle_copies(record, result)
-        updates = self._take_tokens(record.decodes + sampled, result)
-        for request in record.filled:
-            if request.finish_reason is None:
-                state.memory.publish(request)
-        for request, _ in record.chunks:
-            if request.finish_reason is None:
-                state.memory.publish(request)
+        committed = take_in(state, self._batching.keeps_row, record, sampled, result)
         self._pace.committed(record, result)
-        return self._report(record, result, updates, num_wasted)
-
-    def _settle_rows(self, record: InFlightStep, sampled: list[Request]) -> int:
-        """Turn scheduled into computed; return how many rows worked for requests that have ended meanwhile."""
-        wasted: list[Request] = []
-        for request in record.decodes:
-            request.num_in_flight -= 1
-            request.num_pending_tokens -= 1
-            request.num_computed_tokens += 1
-            if request.finish_reason is not None:
-                wasted.append(request)
-        for request, chunk in record.chunks:
-            request.num_in_flight -= 1
-            request.num_computed_tokens = chunk.start + chunk.length
-            if request.finish_reason is not None:
-                wasted.append(request)
-        for request in sampled:
-            request.num_pending_tokens -= 1
-        for request in wasted:
-            self._state.release_if_idle(request)
-        return len(wasted)
-
-    def _take_tokens(self, rows: list[Request], result: StepResult) -> list[RequestUpdate]:
-        """Append each row's token to its request, publish full pages, and end those whose last token it was.
-
-        This is the one loop that costs time for every token, so it does nothing that most tokens do not need.
-        """
-        if result.failed_rows or result.logprobs:
-            return self._take_special_tokens(rows, result)
-        updates: list[RequestUpdate] = []
-        append, make = updates.append, _MAKE_UPDATE
-        for request, token_id in zip(rows, result.token_ids, strict=True):
-            if request.finish_reason is not None:
-                continue
-            tokens = request.token_ids
-            tokens.append(token_id)
-            if token_id in request.stop_token_ids or len(tokens) > request.max_computed_tokens:
-                append(self._end_with(request, token_id))
-            else:
-                append(
-                    make(RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None))
-                )
-        self._note_tokens(result.step, updates)
-        return updates
-
-    def _take_special_tokens(self, rows: list[Request], result: StepResult) -> list[RequestUpdate]:
-        """The same for a step with rows that failed, or that have log-probabilities."""
-        updates: list[RequestUpdate] = []
-        for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
-            if request.finish_reason is not None:
-                continue
-            if row in result.failed_rows:
-                updates.append(self._fail(request))
-                continue
-            request.token_ids.append(token_id)
-            updates.append(self._end_with(request, token_id)._replace(logprobs=result.logprobs.get(row)))
-        self._note_tokens(result.step, [update for update in updates if update.token_ids])
-        return updates
-
-    def _note_tokens(self, step: int, updates: list[RequestUpdate]) -> None:
-        self._state.num_generated_tokens += len(updates)
-        if self._events is not None and updates:
-            self._events.emit(
-                TokensEmitted(
-                    step,
-                    tuple([update.request_id for update in updates]),
-                    tuple([update.token_ids[0] for update in updates]),
-                )
-            )
-
-    def _end_with(self, request: Request, token_id: int) -> RequestUpdate:
-        """Report a request's newest token, and end the request if it is the last one."""
-        num_output = request.num_output_tokens
-        reason = None
-        if token_id in request.stop_token_ids and num_output >= request.sampling.min_tokens:
-            reason = FinishReason.STOP
-            request.stop_token = token_id
-        elif num_output >= request.max_tokens:
-            reason = FinishReason.LENGTH
-        if reason is not None:
-            self._state.memory.publish(request)
-            self._state.costs.observe_end(num_output)
-            self._state.finish(request, reason, keeps_row=self._batching.keeps_row(request))
-        cached = request.num_cached_tokens or 0
-        return RequestUpdate(request.request_id, (token_id,), reason, request.stop_token, cached, None)
-
-    def _fail(self, request: Request) -> RequestUpdate:
-        """End a request whose row the model could not compute; nobody else is hurt."""
-        self._state.finish(request, FinishReason.ERROR, keeps_row=self._batching.keeps_row(request))
-        return RequestUpdate(request.request_id, (), FinishReason.ERROR, None, request.num_cached_tokens or 0, None)
-
-    def _report(
-        self, record: InFlightStep, result: StepResult, updates: list[RequestUpdate], num_wasted: int
-    ) -> CommittedStep:
-        budget = record.budget
         if self._events is not None:
             self._events.emit(
                 StepCommitted(
-                    record.step,
+                    step,
                     result.duration_ns,
-                    budget.num_prefill_tokens,
-                    budget.num_decode_tokens,
-                    budget.num_padding_tokens,
-                    num_wasted,
+                    committed.num_prefill_tokens,
+                    committed.num_decode_tokens,
+                    committed.num_padding_tokens,
+                    committed.num_wasted_rows,
                 )
             )
-        return CommittedStep(
-            updates,
-            budget.num_prefill_tokens,
-            budget.num_decode_tokens,
-            budget.num_padding_tokens,
-            num_wasted,
-            len(record.decodes) + len(record.chunks) - num_wasted,
-        )
+        return committed
 
     def jump_steps(self, starts_ns: Sequence[int], durations_ns: Sequence[int]) -> int:
         """Note steps of the standing decodes that nobody planned; :mod:`~.fast_forward` has moved the requests.

@@ -97,6 +97,11 @@ class SchedulerState:
         self._events = events
         self._num_arrivals = 0
 
+    @property
+    def has_listener(self) -> bool:
+        """Whether anybody wants events."""
+        return self._events is not None
+
     def emit(self, event: Event) -> None:
         """Pass an event on, if anybody listens."""
         if self._events is not None:
