@@ -49,7 +49,7 @@ _LONGEST_GUESS_TOKENS = 8192
     help=f"JSON of chairlift calibrate, or sheets such as llama-3.1-70b@h100x4.  [default: {DEFAULT}; one step per "
     "millisecond with --output-lengths]",
 )
-@click.option("--compare", help="Runs to compare, such as fcfs,deadline+fair,preemption-mode=swap.")
+@click.option("--compare", help="Runs to compare, such as fcfs,deadline+fair,fcfs+no-tiers,preemption-mode=swap.")
 @click.option("--sweep", help="Setting to vary, such as max_num_seqs=8,16,32,64; the report shows the knee.")
 @click.option("--jump/--no-jump", default=True, help="Jump stretches in which nothing is decided.  [default: on]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the numbers as JSON; - is stdout.")
@@ -135,6 +135,8 @@ def _run(
 ) -> RunSummary:
     values = machine_defaults(latency.facts, {**given, **dict(variant.values)})
     settings = settings_from(values)
+    if not variant.has_tiers:
+        workload = workload.without_tiers()
     longest = max((max(stream.output_lengths, default=0) + 1 for stream in workload.streams), default=0)
     engine = set_up(
         settings,

@@ -9,27 +9,34 @@ from dataclasses import dataclass
 from chairlift.config.settings import SettingInfo, canonical_name, describe_settings, settings_by_name
 from chairlift.errors import ConfigurationError
 
+NO_TIERS = "no-tiers"
 _SECTIONS = ("policy", "scheduler", "cache")
 _CHOICE_SECTIONS = ("policy", "scheduler")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Settings by name that one run has of its own."""
+    """Settings by name that one run has of its own; ``has_tiers``: whether it keeps the tiers of the workload."""
 
     label: str
     values: tuple[tuple[str, str], ...] = ()
+    has_tiers: bool = True
 
 
 def parse_compare(text: str) -> list[Variant]:
     """Read ``fcfs,fair,deadline+fair,preemption-mode=swap``: commas between runs, ``+`` between settings of one.
 
-    A word alone is a choice of whatever setting has it.
+    A word alone is a choice of whatever setting has it; ``no-tiers`` puts all requests into one tier.
 
     Raises:
         ConfigurationError: no setting has that choice, or more than one has.
     """
-    return [Variant(part.strip(), tuple(_parse_setting(word) for word in part.split("+"))) for part in text.split(",")]
+    variants: list[Variant] = []
+    for part in text.split(","):
+        words = [word.strip() for word in part.split("+")]
+        values = tuple(_parse_setting(word) for word in words if word != NO_TIERS)
+        variants.append(Variant(part.strip(), values, has_tiers=NO_TIERS not in words))
+    return variants
 
 
 def parse_sweep(text: str) -> tuple[str, list[Variant]]:
@@ -49,7 +56,9 @@ def combine(compared: Sequence[Variant], swept: Sequence[Variant]) -> list[Varia
     """Return every pair of both; all of one if the other is empty; one run without differences if both are."""
     if not compared or not swept:
         return [*compared, *swept] or [Variant("run")]
-    return [Variant(f"{a.label} {b.label}", (*a.values, *b.values)) for a in compared for b in swept]
+    return [
+        Variant(f"{a.label} {b.label}", (*a.values, *b.values), has_tiers=a.has_tiers) for a in compared for b in swept
+    ]
 
 
 def _parse_setting(word: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ Knows nothing of files; :mod:`~.workload_file` reads those. Everything random co
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from random import Random
@@ -154,6 +154,10 @@ class Workload:
         names = [stream.name for stream in self.streams]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"a workload needs streams with names of their own, got {names}")
+
+    def without_tiers(self) -> "Workload":
+        """Return the same workload with all requests in one tier."""
+        return replace(self, streams=tuple(replace(stream, tier=0) for stream in self.streams))
 
     def tenants(self) -> TenantTable:
         """What the streams say about their tenants.

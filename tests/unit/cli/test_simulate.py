@@ -69,6 +69,17 @@ def test_runs_are_compared_and_streams_told_apart(trace: Path) -> None:
     assert all(run["num_cached_tokens"] > 512 * 60 for run in runs)
 
 
+def test_tiers_can_be_taken_away_to_see_what_they_do(trace: Path) -> None:
+    # The urgent stream comes last and finds the queue full of the other.
+    found = simulate(
+        "--trace", f"{trace},name=batch,tier=1,concurrency=40", "--trace", f"{trace},name=chat,tier=0,rate=40",
+        "--compare", "fcfs,fcfs+no-tiers", "--max-num-seqs", "4",
+    )  # fmt: skip
+    tiers, none = ({s["name"]: s["ttft_ms"]["p50"] for s in run["streams"]} for run in found["runs"])
+    assert tiers["chat"] < 0.5 * none["chat"]
+    assert tiers["batch"] > none["batch"]
+
+
 def test_a_report_is_one_page_with_plots_that_fetches_nothing(trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     options = ("--trace", str(trace), "--compare", "fcfs,fair", "--report", str(page))
