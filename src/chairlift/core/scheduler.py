@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, check_step_budget
 from chairlift.core.batching import BATCHING, BatchingMode
 from chairlift.core.events import Reconfigured, Scheduled, StepCommitted
+from chairlift.core.fitting import limit_output
 from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.ports import EventSink, PageKeyer
@@ -23,7 +24,7 @@ from chairlift.core.step_plan import StepPlan, StepResult
 from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import SchedulerStats
 from chairlift.core.wait_prediction import WaitPredictor
-from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError, RequestTooLongError
+from chairlift.errors import ConfigurationError, InvalidRequestError, InvariantError
 
 
 class Scheduler:
@@ -135,36 +136,9 @@ class Scheduler:
             RequestTooLongError: the prompt can never fit; nothing has changed.
             InvalidRequestError: the prompt is empty, or the id is in use.
         """
-        if request.num_prompt_tokens == 0:
-            raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", param="prompt")
         if request.request_id in self._state.requests:
             raise InvalidRequestError(f"request id {request.request_id} is in use")
-        prompt, length = request.num_prompt_tokens, self._config.max_model_len
-        if prompt + 1 > length:
-            raise RequestTooLongError(
-                f"the prompt has {prompt} tokens and at least 1 output token is needed, "
-                f"but a request may have {length} in all (--max-model-len)",
-                param="prompt",
-            )
-        slots = self._state.memory.num_token_slots
-        if prompt > slots:
-            raise RequestTooLongError(
-                f"the prompt has {prompt} tokens, but all KV pages together hold {slots} (--kv-cache-memory)",
-                param="prompt",
-            )
-        quota = self._config.tenant(request.tenant).max_kv_pages
-        if quota is not None and prompt > quota * self._cache.page_size:
-            raise RequestTooLongError(
-                f"the prompt has {prompt} tokens, but this tenant's KV pages hold {quota * self._cache.page_size} "
-                "(max_kv_pages)",
-                param="prompt",
-            )
-        if quota is not None:
-            slots = min(slots, quota * self._cache.page_size)
-        # The last output token is never computed, so it needs no slot.
-        room = min(length, slots + 1) - prompt
-        wanted = request.sampling.max_tokens
-        request.limit_output(room if wanted is None else min(max(wanted, 1), room))
+        limit_output(request, self._config, self._cache)
         self._state.enqueue(request, now_ns)
 
     def abort(self, request_id: int) -> bool:
