@@ -80,9 +80,11 @@ class HostTier:
         request.num_swapped_tokens = 0
         self.pool.release(lease)
 
-    def release(self, lease: PageLease) -> None:
-        """The copies that :meth:`move_in` returned were made."""
-        self.pool.release(lease)
+    def release(self, leases: list[PageLease]) -> None:
+        """The copies that :meth:`move_in` returned were made; empties the list of their leases."""
+        for lease in leases:
+            self.pool.release(lease)
+        leases.clear()
 
     def take_copies(self) -> tuple[PageCopy, ...]:
         """Hand the copies out to the plan that carries them."""

@@ -6,7 +6,7 @@ Knows nothing of when a move is right: the batching modes decide that.
 from collections import deque
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
-from chairlift.core.events import Admitted, Event, Finished, Preempted, PreemptionCause, Queued
+from chairlift.core.events import Admitted, Event, Finished, Queued
 from chairlift.core.expiry import Expiry
 from chairlift.core.fairness import VirtualCounters
 from chairlift.core.guaranteed_share import GuaranteedShare
@@ -16,13 +16,12 @@ from chairlift.core.kv_memory import KVMemory, Start
 from chairlift.core.length_predictor import LengthPredictor
 from chairlift.core.policies import Policies, build_policies
 from chairlift.core.ports import EventSink, PageKeyer
-from chairlift.core.preemption_cost import PreemptionCosts, Situation
-from chairlift.core.request import BlockedOn, FinishReason, Phase, Request
+from chairlift.core.preemption_cost import PreemptionCosts
+from chairlift.core.request import FinishReason, Phase, Request
 from chairlift.core.service_ledger import ServiceLedger
 from chairlift.core.step_draft import InFlightStep, StepDraft
 from chairlift.core.step_latency import StepLatencyModel
-from chairlift.core.step_plan import Chunk, PageGrowth, StepResult
-from chairlift.core.victim_pricing import VictimPricing
+from chairlift.core.step_plan import Chunk, PageGrowth
 from chairlift.core.waiting_queue import WaitingQueue
 from chairlift.core.work_estimate import WorkEstimate
 
@@ -270,59 +269,6 @@ class SchedulerState:
         self.num_decode_context_tokens -= request.num_scheduled_tokens
         self.left.append(request.request_id)
 
-    def price_victims(self, now_ns: int, num_needed_pages: int, num_waiting_before: int = 0) -> VictimPricing:
-        """Return prices for one choice of a victim that is to free so many pages."""
-        situation = Situation(
-            num_pool_pages=self.memory.pool.num_pages,
-            num_free_host_pages=self.host.num_free,
-            num_running=len(self.running),
-            num_context_tokens=self.num_decode_context_tokens,
-            num_waiting_before=num_waiting_before,
-            is_pool_wanted=len(self.waiting) > num_waiting_before,
-        )
-        mode = self.config.preemption_mode
-        return VictimPricing(
-            self.memory, self.costs, situation, mode=mode, now_ns=now_ns, num_needed_pages=num_needed_pages
-        )
-
-    def preempt(self, request: Request, cause: PreemptionCause, draft: StepDraft, prices: VictimPricing) -> None:
-        """A running request with nothing in flight gives its pages up, as ``prices`` say, and waits again."""
-        num_computed = request.num_computed_tokens
-        mode, num_kept_pages, _ = prices.way(request)
-        num_swapped_pages = self.host.move_out(request) if mode == "swap" else 0
-        num_freed_pages = self.kept.cut(request, num_kept_pages)
-        num_saved_tokens = max(request.num_computed_tokens, request.num_swapped_tokens)
-        self._drop_from_batch(request)
-        self.ended.append(request.request_id)
-        request.move_to(Phase.PREEMPTED)
-        request.num_scheduled_tokens = request.num_computed_tokens
-        request.num_pending_tokens = request.num_token_slots = 0
-        request.num_peak_tokens = max(request.num_peak_tokens, num_computed)
-        request.is_decoding = False
-        request.num_preemptions += 1
-        request.num_displacements += cause in ("slots", "urgency", "quantum")
-        request.has_yielded = cause == "quantum"
-        request.waiting_since_ns = draft.now_ns
-        request.blocked_on = BlockedOn.SLOTS if cause == "slots" else BlockedOn.PAGES
-        self.kept.add(request)
-        self.num_preemptions += 1
-        self.waiting.push(request)
-        draft.preempted[request.request_id] = request
-        draft.has_preempted |= cause == "pages"
-        num_lost_tokens = num_computed - num_saved_tokens
-        self.emit(
-            Preempted(
-                request.request_id,
-                draft.now_ns,
-                draft.step,
-                cause,
-                num_lost_tokens,
-                num_freed_pages,
-                mode,
-                num_swapped_pages,
-            )
-        )
-
     def finish(self, request: Request, reason: FinishReason, *, keeps_row: bool = False) -> None:
         """A live request ends. ``keeps_row``: its row goes on executing (static batching) and so do its pages."""
         if request.request_id in self.waiting:
@@ -347,9 +293,18 @@ class SchedulerState:
 
     def dismiss(self, request: Request) -> None:
         """The row of a finished request ends: the executor forgets it, and its pages return once nothing uses them."""
-        self._drop_from_batch(request)
-        self.ended.append(request.request_id)
+        self.take_out(request)
         self.release_if_idle(request)
+
+    def take_out(self, request: Request) -> None:
+        """The request has no slot and no row any more, and the executor forgets it; its pages stay with it."""
+        self._leave_running(request)
+        if self.decoding.pop(request.request_id, None) is not None:
+            self.ledger.leave_decodes(request)
+            self.num_decode_context_tokens -= request.num_scheduled_tokens
+        self.joining.pop(request.request_id, None)
+        self.prefilling.pop(request.request_id, None)
+        self.ended.append(request.request_id)
 
     def release_if_idle(self, request: Request) -> None:
         """Return the pages of a finished request whose row has ended, unless a step in flight still uses them."""
@@ -362,7 +317,7 @@ class SchedulerState:
     def forget_batch(self) -> None:
         """The executor lost everything: no step is in flight any more, no page holds anything. All have finished."""
         for record in self.in_flight:
-            self._release_host_pages(record)
+            self.host.release(record.host_leases)
         self.in_flight.clear()
         self.host.forget_copies()
         self.decoding.clear()
@@ -378,16 +333,6 @@ class SchedulerState:
             self.release_if_idle(request)
         self.memory.clear_cache()
 
-    def settle_copies(self, record: InFlightStep, result: StepResult) -> None:
-        """A step with copies between device and host ran."""
-        self.costs.observe_copies(record.num_swapped_pages, result.swap_duration_ns)
-        self._release_host_pages(record)
-
-    def _release_host_pages(self, record: InFlightStep) -> None:
-        for lease in record.host_leases:
-            self.host.release(lease)
-        record.host_leases.clear()
-
     def _leave_running(self, request: Request) -> None:
         if self.running.pop(request.request_id, None) is None:
             return
@@ -396,11 +341,3 @@ class SchedulerState:
             self.running_tiers[request.priority] = left
         else:
             del self.running_tiers[request.priority]
-
-    def _drop_from_batch(self, request: Request) -> None:
-        self._leave_running(request)
-        if self.decoding.pop(request.request_id, None) is not None:
-            self.ledger.leave_decodes(request)
-            self.num_decode_context_tokens -= request.num_scheduled_tokens
-        self.joining.pop(request.request_id, None)
-        self.prefilling.pop(request.request_id, None)

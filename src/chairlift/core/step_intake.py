@@ -37,7 +37,8 @@ def take_in(
     """
     num_wasted = _settle_rows(state, record, sampled)
     if record.num_swapped_pages:
-        state.settle_copies(record, result)
+        state.costs.observe_copies(record.num_swapped_pages, result.swap_duration_ns)
+        state.host.release(record.host_leases)
     rows = record.decodes + sampled
     take = _take_special_tokens if result.failed_rows or result.logprobs else _take_tokens
     updates = take(state, keeps_row, rows, result)

@@ -45,7 +45,7 @@ def test_what_is_shared_on_the_device_is_not_copied_back():
     assert copies == [PageCopy(host[1], 6), PageCopy(host[2], 7)]
     assert (request.host_lease, request.num_swapped_tokens) == (None, 0)
     assert tier.num_free == 5, "the step holds them until it is committed"
-    tier.release(lease)
+    tier.release([lease])
     assert tier.num_free == 8
     assert (tier.num_pages_out, tier.num_pages_in) == (3, 2)
 

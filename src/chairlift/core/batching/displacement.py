@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from chairlift.core.batching.candidates import PrefixesInTheMaking
 from chairlift.core.events import PreemptionCause
+from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -59,7 +60,7 @@ def make_room(state: SchedulerState, wanting: list[Request], draft: StepDraft) -
     for move in moves:
         for victim in move.victims:
             num_missing = max(0, move.num_needed_pages - state.memory.num_available)
-            state.preempt(victim, move.cause, draft, state.price_victims(draft.now_ns, num_missing, 1))
+            preempt(state, victim, move.cause, draft, price_victims(state, draft.now_ns, num_missing, 1))
     return True
 
 
@@ -191,7 +192,7 @@ class _Finder:
         state = self._state
         chosen: list[Request] = []
         while candidates and not self._suffices(chosen, num_slots, num_pages):
-            prices = state.price_victims(self._now_ns, max(0, num_pages - self._frees(chosen)), 1)
+            prices = price_victims(state, self._now_ns, max(0, num_pages - self._frees(chosen)), 1)
             victim_id = state.policies.preemption.choose(candidates, prices).request_id
             chosen.append(next(candidate for candidate in candidates if candidate.request_id == victim_id))
             candidates = [candidate for candidate in candidates if candidate.request_id != victim_id]

@@ -5,6 +5,7 @@ runs is preempted, so that pages are never held by requests that wait for each o
 """
 
 from chairlift.core.events import PreemptionCause
+from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -56,12 +57,12 @@ def _preempt_one(
     limit = state.config.max_preemptions
     candidates = [r for r in running if not r.is_promoted and r.num_displacements < limit] or running
     num_needed = sum(other.request_id in state.running for other in wanting)
-    prices = state.price_victims(draft.now_ns, num_needed)
+    prices = price_victims(state, draft.now_ns, num_needed)
     victim = state.running[state.policies.preemption.choose(candidates, prices).request_id]
     if any(other is victim for other in wanting):
         # A victim that wants a page itself wants none any more.
-        prices = state.price_victims(draft.now_ns, num_needed - 1)
-    state.preempt(victim, cause, draft, prices)
+        prices = price_victims(state, draft.now_ns, num_needed - 1)
+    preempt(state, victim, cause, draft, prices)
 
 
 def _over_quota(state: SchedulerState, wanting: list[Request]) -> list[str]:
