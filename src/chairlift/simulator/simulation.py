@@ -26,7 +26,6 @@ from chairlift.workload.streams import Stream, Workload
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
-_LEAST_JUMP_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,6 @@ class Simulation:
         self._numbers = count()
         self._ids = count()
         self._sampling: dict[int, SamplingParams] = {}
-        self._last_step_ns = 0
 
     @property
     def scheduler(self) -> Scheduler:
@@ -193,7 +191,6 @@ class Simulation:
         clock.now_ns += self._step_overhead_ns + self._row_overhead_ns * len(outcome.updates)
         for work in self._recorder.committed(outcome, clock.now_ns, self._num_leased_pages):
             self._succeed(work)
-        self._last_step_ns = clock.now_ns - started_ns
         if self._jumps:
             self._jump()
         return True
@@ -201,10 +198,10 @@ class Simulation:
     def _jump(self) -> None:
         """Run the steps until the next event at once, if all that happens in them is that standing decodes go on."""
         event_ns, now_ns = self._next_event_ns(), self._clock.now_ns
-        if event_ns is not None and event_ns < now_ns + _LEAST_JUMP_STEPS * self._last_step_ns:
+        if event_ns is not None and event_ns <= now_ns:
             return
         limit = count_standing_steps(self._scheduler)
-        if limit < _LEAST_JUMP_STEPS:
+        if limit == 0:
             return
         standing = self._executor.standing_durations_ns()
         overhead_ns = self._step_overhead_ns + self._row_overhead_ns * self._scheduler.num_running
