@@ -47,10 +47,6 @@ class GuaranteedShare:
         """Return the part of the tokens that each of so many tiers is sure of."""
         return min(self.share, MOST_IN_ALL / min(max(num_tiers, 1), MAX_TIERS))
 
-    def credit(self, tier: int) -> float:
-        """Return the tokens that the tier has earned."""
-        return self._credits.get(tier, 0.0)
-
     def is_overdue(self, turn: float | None) -> bool:
         """Whether a request promoted for this turn has waited for a slot long enough to be given somebody else's."""
         return turn is not None and self._num_tokens >= turn

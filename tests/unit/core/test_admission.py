@@ -31,7 +31,12 @@ def test_how_many_pages_a_request_takes_when_it_starts(admission, pages):
 @pytest.mark.parametrize("mode", ["recompute", "swap", "tail"])
 def test_prompts_that_take_pages_as_they_go_all_come_to_an_end(depth, mode):
     rig = Rig(
-        num_pages=12, max_num_seqs=4, max_num_batched_tokens=8, admission="optimistic", depth=depth, preemption_mode=mode
+        num_pages=12,
+        max_num_seqs=4,
+        max_num_batched_tokens=8,
+        admission="optimistic",
+        depth=depth,
+        preemption_mode=mode,
     )
     prompts = [[100 * n + i for i in range(24)] for n in range(5)]
     ids = [rig.add(prompt, max_tokens=6) for prompt in prompts]
@@ -176,3 +181,14 @@ def test_the_shortest_predicted_work_comes_first():
     brief = rig.add(12, max_tokens=100, tenant="brief")
     assert [request.request_id for request in rig.scheduler.state.waiting] == [brief, wordy]
     rig.run()
+
+
+def test_prompts_that_stand_still_half_way_together_do_not_stand_still_for_ever():
+    rig = Rig(num_pages=10, max_num_batched_tokens=16, admission="optimistic", tenant_order="fair")
+    prompts = [[100 * n + i for i in range(36)] for n in range(2)]
+    ids = [rig.add(prompt, max_tokens=2, tenant=f"t{n}") for n, prompt in enumerate(prompts)]
+    while not rig.log.of(Preempted):
+        assert not rig.finished
+        rig.step()
+    rig.run()
+    assert [rig.output[r] for r in ids] == [alone(prompt, 2) for prompt in prompts]

@@ -77,6 +77,15 @@ def test_another_timeout_holds_for_those_who_wait():
     assert expiry.next_ns is None
 
 
+def test_nobody_is_waited_for_who_has_gone():
+    expiry = Expiry(None, lambda request: 0)
+    first, second = waiting(0, total=10), waiting(1, total=20)
+    expiry.add(first)
+    expiry.add(second)
+    expiry.remove(first)
+    assert expiry.next_ns == 21
+
+
 @given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), max_size=200))
 def test_removed_requests_leave_nothing_behind(limits):
     expiry = Expiry(None, lambda request: 0)
