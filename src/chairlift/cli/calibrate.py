@@ -5,17 +5,23 @@ Knows nothing of how steps run; the grid and the fit are the simulator's.
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.simulator.calibration import Calibration, Limits, choose_cells, fit_overhead
+from chairlift.simulator.fit import TimedStep, fit_steps
+from chairlift.simulator.latency.measured import MeasuredLatency
+from chairlift.simulator.latency.model import MachineFacts
+from chairlift.simulator.logged_steps import read_steps
 
 if TYPE_CHECKING:
     from chairlift.engine.build import BuiltEngine
     from chairlift.engine.messages import ModelInfo
-    from chairlift.simulator.fit import TimedStep
 
 _OVERHEAD_STEPS = 24
 _OVERHEAD_PROMPT_TOKENS = 8
@@ -29,22 +35,32 @@ _OVERHEAD_PROMPT_TOKENS = 8
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed steps per cell.")
 @click.option("--max-seconds", type=float, default=300.0, show_default=True, help="Begin no further cell after this.")
+@click.option(
+    "--from-log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Fit to the steps of a decision log that chairlift serve wrote, instead of timing any.",
+)
 @setting_options("model", "cache", "scheduler", without=("model",))
 def calibrate(
-    model: str | None, output: Path, thoroughness: int, repeats: int, max_seconds: float, **flags: object
+    model: str | None,
+    output: Path,
+    thoroughness: int,
+    repeats: int,
+    max_seconds: float,
+    from_log: Path | None,
+    **flags: object,
 ) -> None:
     """Time steps of MODEL on this machine and fit a latency model to them.
 
     The steps are set up for the timing: so many decodes with so much context, so long a chunk behind so much of its
     prompt, and both together. Give the settings that you would serve with; simulate takes its defaults from them.
     """
+    if from_log is not None:
+        _fit_log(from_log, output)
+        return
     settings = settings_from({"model": model, "enable_prefix_caching": False, **_given(flags)})
 
     from chairlift.engine.build import build_engine, locate_model
-    from chairlift.simulator.calibration import Limits
-    from chairlift.simulator.fit import fit_steps
-    from chairlift.simulator.latency.measured import MeasuredLatency
-    from chairlift.simulator.latency.model import MachineFacts
 
     built = build_engine(settings, locate_model(settings))
     info = built.runner.info
@@ -57,25 +73,58 @@ def calibrate(
         num_host_pages=built.num_host_pages,
     )
     try:
-        step_overhead_ns, row_overhead_ns = _time_overhead(built, info)
+        overheads = _time_overhead(built, info)
         steps = _time_steps(built, limits, info.vocab_size, (thoroughness, repeats, max_seconds))
     finally:
         built.executor.close()
-    coefficients, error = fit_steps(steps)
     facts = MachineFacts(
         name=f"{info.name} in {info.dtype}, measured",
         max_model_len=info.max_model_len,
         num_kv_tokens=info.num_pages * info.page_size,
         kv_bytes_per_token=built.page_bytes // info.page_size,
-        host_bytes_per_s=built.page_bytes * 1e9 / coefficients.copied_page_ns if coefficients.copied_page_ns else None,
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=info.max_num_batched_tokens,
+    )
+    _fit(facts, info.page_size, steps, overheads, output)
+
+
+def _fit_log(log: Path, output: Path) -> None:
+    from chairlift.engine.decision_log_file import read_entries
+
+    found = read_steps(read_entries(log))
+    scheduler, cache = found.scheduler, found.cache
+    page_size, page_bytes = cache["page_size"], cache.get("page_bytes")
+    facts = MachineFacts(
+        name=f"as served in {log.name}",
+        max_model_len=scheduler["max_model_len"],
+        num_kv_tokens=cache["num_pages"] * page_size,
+        kv_bytes_per_token=page_bytes // page_size if page_bytes else None,
+        max_num_seqs=scheduler["max_num_seqs"],
+        max_num_batched_tokens=scheduler["max_num_batched_tokens"],
+    )
+    _fit(facts, page_size, found.some_steps(), found.overheads, output)
+
+
+def _fit(
+    facts: MachineFacts,
+    page_size: int,
+    steps: Sequence[TimedStep],
+    overheads: Sequence[tuple[int, int]],
+    output: Path,
+) -> None:
+    """Fit, write and say how good it is."""
+    coefficients, error = fit_steps(steps)
+    step_overhead_ns, row_overhead_ns = fit_overhead(overheads)
+    copied_ns, kv_bytes = coefficients.copied_page_ns, facts.kv_bytes_per_token
+    facts = replace(
+        facts,
+        host_bytes_per_s=kv_bytes * page_size * 1e9 / copied_ns if copied_ns and kv_bytes else None,
         step_overhead_ns=step_overhead_ns,
         row_overhead_ns=row_overhead_ns,
     )
     MeasuredLatency(facts, coefficients, error).write(output)
     click.echo(
-        f"{len(steps)} cells; error of the fit {error.mean:.1%} on average, {error.p95:.1%} at p95; held out "
+        f"{len(steps)} steps; error of the fit {error.mean:.1%} on average, {error.p95:.1%} at p95; held out "
         f"{error.held_out_mean:.1%} and {error.held_out_p95:.1%}; t = c + a*tokens + b*context alone "
         f"{error.three_term_mean:.1%}; {step_overhead_ns / 1e6:.2f} ms + {row_overhead_ns / 1e3:.1f} us per row "
         f"between steps; written to {output}"
@@ -86,12 +135,7 @@ def _given(flags: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def _time_steps(
-    built: "BuiltEngine", limits: object, vocab_size: int, how: tuple[int, int, float]
-) -> "list[TimedStep]":
-    from chairlift.simulator.calibration import Calibration, Limits, choose_cells
-
-    assert isinstance(limits, Limits)  # noqa: S101 - imported late
+def _time_steps(built: "BuiltEngine", limits: Limits, vocab_size: int, how: tuple[int, int, float]) -> list[TimedStep]:
     thoroughness, repeats, max_seconds = how
     calibration = Calibration(built.executor, limits, vocab_size)
     cells = choose_cells(limits, thoroughness=thoroughness)
@@ -107,11 +151,10 @@ def _time_steps(
     return steps
 
 
-def _time_overhead(built: "BuiltEngine", info: "ModelInfo") -> tuple[int, int]:
+def _time_overhead(built: "BuiltEngine", info: "ModelInfo") -> list[tuple[int, int]]:
     """Run the engine itself on a few decodes, and see how long its steps take beside what the executor reports."""
     from chairlift.core.sampling_params import SamplingParams
     from chairlift.engine.messages import AddRequest, Choice
-    from chairlift.simulator.calibration import fit_overhead
 
     runner = built.runner
     samples: list[tuple[int, int]] = []
@@ -138,4 +181,4 @@ def _time_overhead(built: "BuiltEngine", info: "ModelInfo") -> tuple[int, int]:
             if len(outcome.updates) == num_rows and not outcome.num_prefill_tokens:
                 samples.append((num_rows, time.perf_counter_ns() - started_ns - outcome.result.duration_ns))
     runner.settle(time.monotonic_ns())
-    return fit_overhead(samples)
+    return samples

@@ -173,7 +173,7 @@ def _product(times: Mapping[tuple[int, int], Mapping[int, float]], n: int, k: in
     known = [times[low_n, low_k] for low_n, low_k, _ in parts if times.get((low_n, low_k))]
     if len(known) < len(parts):
         raise ConfigurationError(f"the tables have no product close to {n} x {k}")
-    sizes = sorted(set.intersection(*(set(entry) for entry in known)))
+    sizes = sorted(size for size in known[0] if all(size in entry for entry in known))
     return Curve(
         tuple(float(size) for size in sizes),
         tuple(sum(part * times[low_n, low_k][size] for low_n, low_k, part in parts) for size in sizes),
