@@ -17,16 +17,14 @@ import numpy as np
 from numba import njit
 
 from chairlift.execution.torch_backend.kernels_cpu.machine import (
-    dot_tile,
     float32_at,
     float64_of_bits,
     int32_at,
     int64_at,
-    multiply_tile,
-    narrow_shape,
     prefetch,
     take_next,
 )
+from chairlift.execution.torch_backend.kernels_cpu.tiles import dot_tile, multiply_tile, narrow_shape
 from chairlift.execution.torch_backend.kernels_cpu.vector_math import exp, store_row, widened
 
 ITEM_FIELDS = 4

@@ -14,10 +14,9 @@ from numba import njit
 from chairlift.execution.torch_backend.kernels_cpu.machine import (
     float32_at,
     int64_at,
-    multiply_tile,
-    panel_shape,
     take_next,
 )
+from chairlift.execution.torch_backend.kernels_cpu.tiles import multiply_tile, panel_shape
 
 _MAX_TILE_ROWS = 6
 _CACHED_ROWS_BYTES = 256 * 1024
