@@ -26,6 +26,7 @@ _TERMS: tuple[tuple[str, Callable[[StepShape], int]], ...] = (
 )
 _HOLD_OUT_EVERY = 5
 _NUM_ROUNDS = 4000
+_NUM_REWEIGHTINGS = 4
 _ENOUGH = 1e-10
 
 
@@ -107,9 +108,20 @@ def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> 
 
 
 def _fit(steps: Sequence[TimedStep], knots: Sequence[int]) -> list[float]:
-    # Divided by the duration: an error of 10 % counts the same in a short step as in a long one.
-    rows = [[value / step.duration_ns for value in _features(step.shape, knots)] for step in steps]
-    return least_squares(rows, [1.0] * len(steps))
+    """Fit with weights by which an error of 10 % counts the same in a short step as in a long one.
+
+    At first a step's own duration stands for its length, which makes slow steps count less than fast ones. Then the
+    fit before does, so that durations are met on average, and a long run takes as long as its steps together.
+    """
+    features = [_features(step.shape, knots) for step in steps]
+    lengths = [step.duration_ns for step in steps]
+    found: list[float] = []
+    for _ in range(_NUM_REWEIGHTINGS):
+        rows = [[value / length for value in row] for row, length in zip(features, lengths, strict=True)]
+        targets = [step.duration_ns / length for step, length in zip(steps, lengths, strict=True)]
+        found = least_squares(rows, targets)
+        lengths = [max(_dot(row, found), 1.0) for row in features]
+    return found
 
 
 def _features(shape: StepShape, knots: Sequence[int]) -> list[float]:
@@ -126,10 +138,7 @@ def _features(shape: StepShape, knots: Sequence[int]) -> list[float]:
 
 
 def _errors(steps: Sequence[TimedStep], coefficients: Sequence[float], knots: Sequence[int]) -> list[float]:
-    predicted = [
-        fsum(value * coefficient for value, coefficient in zip(_features(step.shape, knots), coefficients, strict=True))
-        for step in steps
-    ]
+    predicted = [_dot(_features(step.shape, knots), coefficients) for step in steps]
     return [abs(guess / step.duration_ns - 1.0) for guess, step in zip(predicted, steps, strict=True)]
 
 
@@ -141,6 +150,10 @@ def _three_term_error(steps: Sequence[TimedStep]) -> float:
     rows = [[value / step.duration_ns for value in row] for row, step in zip(features, steps, strict=True)]
     found = least_squares(rows, [1.0] * len(steps))
     return _mean([abs(fsum(v * f for v, f in zip(row, found, strict=True)) - 1.0) for row in rows])
+
+
+def _dot(row: Sequence[float], coefficients: Sequence[float]) -> float:
+    return fsum(value * coefficient for value, coefficient in zip(row, coefficients, strict=True))
 
 
 def _mean(values: Sequence[float]) -> float:

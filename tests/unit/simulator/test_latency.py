@@ -155,6 +155,11 @@ def test_a_fit_finds_what_steps_were_made_from_and_says_how_far_off_it_is() -> N
     _, noisy = fit_steps([TimedStep(shape, true_ns(shape, rng)) for shape in shapes])
     assert 0.008 < noisy.mean < 0.03
     assert noisy.held_out_mean > noisy.mean
+    # Stalls make single steps much longer; together they must take as long as they did.
+    stalling = [TimedStep(s, true_ns(s) * (4.0 if n % 7 == 3 else 1.0)) for n, s in enumerate(shapes * 3)]
+    stalled = MeasuredLatency(MachineFacts(name="x", max_model_len=9), fit_steps(stalling)[0])
+    total_ns = sum(stalled.time(shape, 16).duration_ns for shape, _ in stalling)
+    assert total_ns == pytest.approx(sum(ns for _, ns in stalling), rel=0.03)
     with pytest.raises(ConfigurationError, match="too few"):
         fit_steps([TimedStep(shape, 1.0) for shape in shapes[:5]])
 
