@@ -25,6 +25,8 @@ from chairlift.workload.streams import Stream, Workload
 from chairlift.workload.workload_file import parse_stream, parse_trace_option, read_workload
 
 _LONGEST_GUESS_TOKENS = 8192
+_SERVER_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_ttft_ms")
+"""What the server checks before the scheduler is asked."""
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -57,7 +59,7 @@ _LONGEST_GUESS_TOKENS = 8192
 @click.option(
     "--max-model-len", type=click.IntRange(2), help="Prompt plus output tokens at most; the model's if absent."
 )
-@setting_options("cache", "scheduler", "policy")
+@setting_options("cache", "scheduler", "policy", "queue", without=_SERVER_LIMITS)
 def simulate(  # noqa: PLR0913 - one parameter per flag
     traces: tuple[str, ...],
     workload_path: Path | None,
