@@ -3,6 +3,8 @@
 Knows nothing of how the model was loaded or how much memory there is.
 """
 
+from typing import NamedTuple
+
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable, check_step_budget
 from chairlift.config.settings import Settings
 
@@ -13,13 +15,19 @@ OFFLINE_BUDGET_TOKENS = 512
 """Nobody watches the gaps, so prompts may take larger bites."""
 
 
+class MemoryFacts(NamedTuple):
+    """KV pages that there is memory for, on the device and in ``--swap-space``, and the KV bytes of one."""
+
+    num_pages: int
+    num_host_pages: int = 0
+    page_bytes: int | None = None
+
+
 def resolve_configs(
     settings: Settings,
     *,
     max_model_len: int,
-    num_pages: int,
-    num_host_pages: int = 0,
-    page_bytes: int | None = None,
+    memory: MemoryFacts,
     tenants: TenantTable | None = None,
     is_offline: bool = False,
 ) -> tuple[SchedulerConfig, CacheConfig]:
@@ -30,9 +38,7 @@ def resolve_configs(
     Args:
         settings: what the user chose.
         max_model_len: prompt plus output tokens of one request at most, as the model allows.
-        num_pages: KV pages there is memory for.
-        num_host_pages: pages there is memory for in ``--swap-space``.
-        page_bytes: KV bytes of a page.
+        memory: what there is memory for.
         tenants: what each of them may have; nobody differs from the default one if absent.
         is_offline: whether throughput counts more than the gap between two tokens.
 
@@ -42,9 +48,9 @@ def resolve_configs(
     chosen, policy = settings.scheduler, settings.policy
     tenants = tenants or TenantTable()
     cache = CacheConfig(
-        num_pages=num_pages,
-        num_host_pages=num_host_pages,
-        page_bytes=page_bytes,
+        num_pages=memory.num_pages,
+        num_host_pages=memory.num_host_pages,
+        page_bytes=memory.page_bytes,
         page_size=settings.cache.page_size,
         enable_prefix_caching=settings.cache.enable_prefix_caching,
         eviction_policy=settings.cache.eviction_policy,

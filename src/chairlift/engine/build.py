@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
-from chairlift.config.resolve import resolve_configs
+from chairlift.config.resolve import MemoryFacts, resolve_configs
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable
 from chairlift.config.settings import Settings
 from chairlift.config.sizes import format_bytes
@@ -92,9 +92,7 @@ def build_engine(
     scheduler_config, cache_config = resolve_configs(
         settings,
         max_model_len=loaded.max_model_len,
-        num_pages=loaded.num_pages,
-        num_host_pages=loaded.num_host_pages,
-        page_bytes=loaded.page_bytes,
+        memory=MemoryFacts(loaded.num_pages, loaded.num_host_pages, loaded.page_bytes),
         tenants=tenants,
         is_offline=is_offline,
     )
@@ -150,7 +148,7 @@ def _load_torch(settings: Settings, source: ModelSource, *, is_offline: bool) ->
     from chairlift.execution.torch_backend.build import build_executor
 
     # The configs need the model's length, and the executor needs the step's size: with any length the size is the same.
-    scheduler, _ = resolve_configs(settings, max_model_len=1, num_pages=1, is_offline=is_offline)
+    scheduler, _ = resolve_configs(settings, max_model_len=1, memory=MemoryFacts(1), is_offline=is_offline)
     built = build_executor(
         source,
         settings.model,

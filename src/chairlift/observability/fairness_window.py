@@ -3,7 +3,8 @@
 Knows nothing of how service is measured; callers bring the time.
 
 Only tenants that had unfinished requests all the time are compared: one that asks for little gets little, and that is
-no injustice. A tenant counts once it has had work for a while, and the index is over the time that all who count had it::
+no injustice. A tenant counts once it has had work for a while, and the index is over the time that all who count had
+it::
 
     a  ──────────────────────────────────────── work
     b            ────────────────────────────── work

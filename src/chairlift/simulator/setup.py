@@ -6,7 +6,7 @@ Knows nothing of workloads. What a setting does not say, the machine does: slots
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chairlift.config.resolve import resolve_configs
+from chairlift.config.resolve import MemoryFacts, resolve_configs
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable
 from chairlift.config.settings import Settings
 from chairlift.config.sizes import format_bytes, parse_bytes
@@ -60,13 +60,15 @@ def set_up(
     """
     facts = latency.facts
     max_model_len = settings.model.max_model_len or facts.max_model_len
-    num_pages = _num_pages(settings, facts, min(max_model_len, longest_tokens))
+    memory = MemoryFacts(
+        _num_pages(settings, facts, min(max_model_len, longest_tokens)),
+        _num_host_pages(settings, facts),
+        None if facts.kv_bytes_per_token is None else settings.cache.page_size * facts.kv_bytes_per_token,
+    )
     scheduler, cache = resolve_configs(
         settings,
         max_model_len=max_model_len,
-        num_pages=num_pages,
-        num_host_pages=_num_host_pages(settings, facts),
-        page_bytes=None if facts.kv_bytes_per_token is None else settings.cache.page_size * facts.kv_bytes_per_token,
+        memory=memory,
         tenants=tenants,
     )
     cache = replace(cache, host_bytes_per_s=facts.host_bytes_per_s)

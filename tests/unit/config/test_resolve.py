@@ -1,13 +1,15 @@
 import pytest
 
 from chairlift.config.load import load_settings
-from chairlift.config.resolve import resolve_configs
+from chairlift.config.resolve import MemoryFacts, resolve_configs
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
 from chairlift.errors import ConfigurationError
 
 
 def resolve(*, is_offline: bool = False, **values: object) -> tuple[SchedulerConfig, CacheConfig]:
-    return resolve_configs(load_settings(values, {}), max_model_len=2048, num_pages=100, is_offline=is_offline)
+    return resolve_configs(
+        load_settings(values, {}), max_model_len=2048, memory=MemoryFacts(100), is_offline=is_offline
+    )
 
 
 def test_serving_takes_short_steps_and_offline_work_long_ones() -> None:
@@ -58,4 +60,4 @@ def test_every_scheduler_setting_reaches_the_scheduler() -> None:
 
 def test_no_pages_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="num_pages=0"):
-        resolve_configs(load_settings({}, {}), max_model_len=2048, num_pages=0)
+        resolve_configs(load_settings({}, {}), max_model_len=2048, memory=MemoryFacts(0))
