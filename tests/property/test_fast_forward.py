@@ -27,6 +27,8 @@ def workloads(draw: st.DrawFn) -> Workload:
             "num_requests": draw(st.integers(1, 8)),
             "tier": draw(st.integers(0, 1)),
             "tenant": draw(st.sampled_from(["a", "b"])),
+            "ttft_deadline_ms": draw(st.sampled_from([None, 20.0, 300.0])),
+            "deadline_ms": draw(st.sampled_from([None, 60.0, 900.0])),
         }
         if draw(st.booleans()):
             common["concurrency"] = draw(st.integers(1, 3))
@@ -49,6 +51,7 @@ SCHEDULERS = st.fixed_dictionaries(
         "preemption_policy": st.sampled_from(["last-admitted", "cheapest"]),
         "preemption_mode": st.sampled_from(["recompute", "swap", "tail", "auto"]),
         "target_tpot_ms": st.sampled_from([None, 2.0]),
+        "queue_timeout_s": st.sampled_from([None, 0.05]),
     }
 )
 
@@ -96,6 +99,7 @@ def test_jumping_changes_neither_plans_nor_what_is_reported(workload: Workload, 
         assert list(one.gap_ns) == list(other.gap_ns)
         assert list(one.gap_counts) == list(other.gap_counts)
         assert one.num_preemptions == other.num_preemptions
+        assert one.ends == other.ends
     assert jumped.recorder.num_useful_slots == stepped.recorder.num_useful_slots
     assert jumped.scheduler.latency.coefficients_ns == stepped.scheduler.latency.coefficients_ns
     assert jumped.scheduler.stats() == stepped.scheduler.stats()
