@@ -19,6 +19,7 @@ from chairlift.simulator.latency.catalogue import find_latency_model
 from chairlift.simulator.latency.model import LatencyModel, StepShape, StepTime
 from chairlift.simulator.setup import machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
+from chairlift.simulator.statistics import Distribution
 from chairlift.simulator.summary import RunSummary, StreamSummary, summarize
 from chairlift.workload.streams import Stream, Workload
 
@@ -131,8 +132,12 @@ class Run:
 
     def ttft_ms(self, name: str, percent: float = 99.0) -> float:
         """Percentile of a stream's time to first token."""
-        distribution = self.stream(name).latencies.ttft_ms
-        return float("nan") if distribution is None else distribution.at(percent)
+        return 1000 * seconds_at(self.stream(name).latencies.ttft_ms, percent)
+
+
+def seconds_at(distribution: Distribution | None, percent: float) -> float:
+    """Percentile of times in milliseconds; not a number where nothing finished."""
+    return float("nan") if distribution is None else distribution.at(percent) / 1000
 
 
 def simulate(label: str, streams: Sequence[Stream], *, machine: str = MACHINE, seed: int = 0, **settings: Any) -> Run:
