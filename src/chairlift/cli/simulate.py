@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def _read_workload(
             flags = ", ".join("--" + name.replace("_", "-") for name in beside)
             raise ConfigurationError(f"{flags} cannot be given beside --workload, whose streams say it")
         workload = read_workload(path)
-        return workload if seed is None else Workload(workload.streams, seed)
+        return workload if seed is None else replace(workload, seed=seed)
     names = {
         "num_requests": "num_requests",
         "rate": "rate",

@@ -73,6 +73,7 @@ class Simulation:
         self._jumps = jumps and engine.pipeline_depth == 1
         self._num_jumped = 0
         self._streams = workload.streams
+        self._has_tiers = workload.has_tiers
         self._open = workload.arrivals()
         self._next_open = next(self._open, None)
         self._closed = workload.closed_loops()
@@ -145,8 +146,8 @@ class Simulation:
             next(self._ids),
             compact_prompt(work),
             sampling,
-            priority=stream.tier,
-            tenant=stream.tenant,
+            priority=stream.tier if work.tier is None or not self._has_tiers else work.tier,
+            tenant=stream.tenant if work.tenant is None else work.tenant,
             ttft_deadline_ns=None if ttft_ms is None else arrival_ns + int(ttft_ms * _NS_PER_MS),
             deadline_ns=None if deadline_ms is None else arrival_ns + int(deadline_ms * _NS_PER_MS),
         )

@@ -37,6 +37,10 @@ class WorkRequest(NamedTuple):
     runs: Sequence[ContentRun] = ()
     stream: int = 0
     follow_up: "WorkRequest | None" = None
+    tier: int | None = None
+    """Instead of the stream's."""
+    tenant: str | None = None
+    """Instead of the stream's."""
 
 
 def compact_prompt(request: WorkRequest) -> "bytearray | array[int]":

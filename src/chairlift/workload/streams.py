@@ -149,6 +149,8 @@ class Workload:
 
     streams: tuple[Stream, ...]
     seed: int = 0
+    has_tiers: bool = True
+    """Whether tiers count, those of streams and those that a trace has itself."""
 
     def __post_init__(self) -> None:
         names = [stream.name for stream in self.streams]
@@ -157,7 +159,7 @@ class Workload:
 
     def without_tiers(self) -> "Workload":
         """Return the same workload with all requests in one tier."""
-        return replace(self, streams=tuple(replace(stream, tier=0) for stream in self.streams))
+        return replace(self, streams=tuple(replace(stream, tier=0) for stream in self.streams), has_tiers=False)
 
     def tenants(self) -> TenantTable:
         """What the streams say about their tenants.

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from chairlift.errors import ConfigurationError
 from chairlift.workload.traces.azure import AzureTrace
+from chairlift.workload.traces.decision_log import DecisionLogTrace
 from chairlift.workload.traces.mooncake import MooncakeTrace
 from chairlift.workload.traces.reading import Trace, open_text
 from chairlift.workload.traces.servegen import ServeGenTrace
@@ -28,6 +29,7 @@ READERS: dict[str, _Reader] = {
     "servegen": ServeGenTrace,
     "vidur": VidurTrace,
     "tau-bench": TauBenchTrace,
+    "decision log": DecisionLogTrace,
 }
 """Formats by name."""
 
