@@ -103,6 +103,7 @@ class Rig:
         invariants.require(self.scheduler)
         for update in self.scheduler.take_expired():
             assert update.request_id not in self.finished
+            assert update.finish_reason is not None
             self.finished[update.request_id] = update.finish_reason
         if outcome is not None:
             self.num_steps += 1

@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 from chairlift.cli.main import cli
 from chairlift.errors import ConfigurationError
+from tests.unit.workload.test_decision_log_trace import STEP_NS, serve
 
 LENGTHS = "20,45,210,33,8,67,400,12"
 TRACE = '{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": [%d, %d]}\n'
@@ -128,3 +129,15 @@ def test_a_sweep_shows_the_knee(trace: Path, tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         invoke(*arguments)
+
+
+def test_a_decision_log_is_a_latency_model_and_a_trace(tmp_path: Path) -> None:
+    log, model = tmp_path / "log.jsonl", tmp_path / "served.json"
+    served = serve(log)
+    result = CliRunner().invoke(cli, ["calibrate", "--from-log", str(log), "-o", str(model)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "error of the fit 0.0%" in result.output
+    found = simulate("--trace", str(log), "--latency-model", str(model))
+    assert found["num_finished"] == len(served)
+    assert found["machine"] == "as served in log.jsonl"
+    assert found["itl_ms"]["p50"] == pytest.approx(STEP_NS / 1e6, rel=0.05)

@@ -107,7 +107,9 @@ def test_an_expired_request_costs_no_step_and_is_reported_once():
     running = rig.add(4, max_tokens=12)
     rig.step()
     late = rig.add(4, max_tokens=4)
-    assert rig.scheduler.next_expiry_ns <= 6
+    next_ns = rig.scheduler.next_expiry_ns
+    assert next_ns is not None
+    assert next_ns <= 6
     rig.run()
     assert rig.finished == {running: FinishReason.LENGTH, late: FinishReason.TIMEOUT}
     assert late not in {event.request_id for event in rig.log.of(Admitted)}

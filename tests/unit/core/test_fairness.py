@@ -1,5 +1,7 @@
 """Virtual counters by themselves, and the service that two backlogged tenants get from the scheduler."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -123,7 +125,7 @@ class Definition:
 
 
 def serve(
-    weights: dict[str, float], lengths: dict[str, list[tuple[int, int]]], num_steps: int, **scheduler: object
+    weights: dict[str, float], lengths: dict[str, list[tuple[int, int]]], num_steps: int, **scheduler: Any
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Keep two tenants backlogged; return the counters' values after each step, and tokens per tenant."""
     rig = Rig(

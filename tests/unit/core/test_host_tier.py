@@ -39,12 +39,14 @@ def test_what_is_shared_on_the_device_is_not_copied_back():
     tier = HostTier(8, 4)
     request = running(11, [20, 21, 22])
     tier.move_out(request)
+    assert request.host_lease is not None
     host = list(request.host_lease.pages)
     request.lease = PageLease([5, 6, 7])
     copies, lease = tier.move_in(request, Start([5], 2, 11))
     assert copies == [PageCopy(host[1], 6), PageCopy(host[2], 7)]
     assert (request.host_lease, request.num_swapped_tokens) == (None, 0)
     assert tier.num_free == 5, "the step holds them until it is committed"
+    assert lease is not None
     tier.release([lease])
     assert tier.num_free == 8
     assert (tier.num_pages_out, tier.num_pages_in) == (3, 2)
@@ -69,4 +71,6 @@ def test_copies_of_a_request_that_ended_are_dropped_and_others_stay():
     assert tier.num_free == 6
     third = running(32, list(range(8)), 2)
     assert tier.move_out(third) == 6
+    assert third.host_lease is not None
+    assert second.host_lease is not None
     assert not set(third.host_lease.pages) & set(second.host_lease.pages)

@@ -1,6 +1,7 @@
 """Giving way: who does, for whom, what becomes of its pages, and that nobody's tokens change."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from chairlift.core.events import Admitted, Preempted
 from chairlift.core.policies.preemption import Cheapest, LastAdmitted
 from chairlift.core.request import BlockedOn, FinishReason, Request
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.views import RequestView
 from tests.harness import Rig, alone
 
 MODES = ["recompute", "swap", "tail", "auto"]
@@ -20,7 +22,7 @@ def prompt(number: int, length: int = 8) -> list[int]:
     return [1000 * number + i for i in range(length)]
 
 
-def pressed(mode: str, *, num_pages: int = 12, num_host_pages: int = 64, **options: object) -> Rig:
+def pressed(mode: str, *, num_pages: int = 12, num_host_pages: int = 64, **options: Any) -> Rig:
     """A pool in which three requests of 8 + 24 tokens do not fit."""
     return Rig(
         num_pages=num_pages,
@@ -377,10 +379,10 @@ class Prices:
     num_useful_pages = 10
     overhead_ns = 16.0
 
-    def num_freed_pages(self, request: Request) -> int:
+    def num_freed_pages(self, request: RequestView) -> int:
         return request.num_prompt_tokens
 
-    def cost_ns(self, request: Request) -> float:
+    def cost_ns(self, request: RequestView) -> float:
         return float(request.num_computed_tokens)
 
 
@@ -417,10 +419,15 @@ def test_cheapest(candidates, expected):
     assert Cheapest().choose(candidates, Prices()).request_id == expected
 
 
+class NoPrices(Prices):
+    def cost_ns(self, request: RequestView) -> float:
+        raise AssertionError("nobody asked for prices")
+
+
 def test_last_admitted_asks_for_no_prices():
     candidates = [candidate(0, 1, 1), candidate(1, 1, 1, priority=1), candidate(2, 1, 1)]
-    assert LastAdmitted().choose(candidates, None).request_id == 1
-    assert LastAdmitted().choose(candidates[::2], None).request_id == 2
+    assert LastAdmitted().choose(candidates, NoPrices()).request_id == 1
+    assert LastAdmitted().choose(candidates[::2], NoPrices()).request_id == 2
 
 
 def test_cheapest_loses_less_than_last_admitted():
