@@ -71,6 +71,10 @@ def set_up(
         memory=memory,
         tenants=tenants,
     )
+    if scheduler.preemption_mode == "swap" and cache.num_host_pages == 0:
+        raise ConfigurationError(
+            f"--preemption-mode swap needs --swap-space: {settings.cache.swap_space} holds no page"
+        )
     cache = replace(cache, host_bytes_per_s=facts.host_bytes_per_s)
     return SimulatedEngine(scheduler, cache, latency, settings.scheduler.pipeline_depth)
 

@@ -124,6 +124,7 @@ def test_a_sweep_shows_the_knee(trace: Path, tmp_path: Path) -> None:
         (("--output-lengths", "1", "--latency-model", "x@y"), "there is no sheet"),
         (("--workload", "w.toml", "--rate", "3"), "cannot be given beside --workload"),
         (("--output-lengths", "1", "--kv-cache-memory", "1GiB"), "does not say what KV takes"),
+        (("--output-lengths", "1", "--compare", "swap"), "needs --swap-space"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments: tuple[str, ...], message: str) -> None:

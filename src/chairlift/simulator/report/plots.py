@@ -4,6 +4,7 @@ Knows nothing of pages. Figures are made without a display, and with the same by
 """
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.4,
 }
 _MAX_LEGEND = 12
+_LEAST_TICK_PART = 0.06
+"""Part of an axis that a tick's label takes."""
 
 
 def latency_plots(runs: Sequence[RunSummary]) -> str:
@@ -71,31 +74,62 @@ def timeline_plots(run: RunSummary) -> str:
 
 
 def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str, Sequence[RunSummary]]]) -> str:
-    """Time per token and throughput against a swept setting, and what KV pressure costs: the knee."""
-    figure, axes = _figure(1, 3, height=3.6)
+    """Time per token, throughput and batch against a swept setting, and what KV pressure costs: the knee."""
+    figure, axes = _figure(2, 2, height=6.4, sharex=True)
     measures: list[tuple[Axes, str, Callable[[RunSummary], float]]] = [
         (axes[0], "TPOT, ms (p50, p99 dashed)", lambda run: _percentile(run, 50.0)),
         (axes[1], "output tokens per second", lambda run: run.total.output_tokens_per_s),
-        (axes[2], "recomputed, % of tokens", _recomputed_percent),
+        (axes[2], "requests in a step, mean", lambda run: run.mean_batch),
+        (axes[3], "recomputed, % of tokens", _recomputed_percent),
     ]
     for label, runs in groups:
         for axis, title, measure in measures:
             axis.plot(values, [measure(run) for run in runs], marker="o", markersize=3, label=label)
-            axis.set(title=title, xlabel=setting)
+            axis.set(title=title)
         color = axes[0].lines[-1].get_color()
         axes[0].plot(values, [_percentile(run, 99.0) for run in runs], "--", color=color)
-        knee = find_knee(values, [run.total.output_tokens_per_s for run in runs])
-        if knee is not None:
-            for axis in axes:
-                axis.axvline(values[knee], linestyle=":", color="gray")
+        _mark_knee(axes, values, runs, color if len(groups) > 1 else "gray")
     for axis in axes:
         axis.set_ylim(bottom=0)
-        if min(values) > 0 and max(values) >= 8 * min(values):
+        is_wide = min(values) > 0 and max(values) >= 8 * min(values)
+        if is_wide:
             axis.set_xscale("log", base=2)
-        axis.set_xticks(values, [f"{value:g}" for value in values])
+        ticks = _apart([math.log2(value) if is_wide else value for value in values])
+        axis.set_xticks([values[i] for i in ticks], [f"{values[i]:g}" for i in ticks])
+        axis.minorticks_off()
+    for axis in axes[2:]:
+        axis.set_xlabel(setting)
     if len(groups) > 1:
         _legend(axes[0])
     return _svg(figure)
+
+
+def _mark_knee(axes: Sequence[Axes], values: Sequence[float], runs: Sequence[RunSummary], color: Any) -> None:
+    knee = find_knee(values, [run.total.output_tokens_per_s for run in runs])
+    if knee is None:
+        return
+    for axis in axes:
+        axis.axvline(values[knee], linestyle=":", color=color)
+    # At the foot of the panel, where the throughput's line is not.
+    axes[1].annotate(
+        f"{values[knee]:g}",
+        (values[knee], 0.03),
+        xycoords=axes[1].get_xaxis_transform(),
+        textcoords="offset points",
+        xytext=(4, 0),
+        color=color,
+    )
+
+
+def _apart(places: Sequence[float]) -> list[int]:
+    """Return the indices of places that leave each other room for a label, the first and the last one among them."""
+    least = (max(places) - min(places)) * _LEAST_TICK_PART
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    kept = order[:1]
+    for index in order[1:-1]:
+        if places[index] - places[kept[-1]] >= least and places[order[-1]] - places[index] >= least:
+            kept.append(index)
+    return sorted({*kept, order[-1]})
 
 
 def find_knee(values: Sequence[float], throughputs: Sequence[float], part: float = 0.97) -> int | None:
