@@ -77,7 +77,7 @@ class _Rows(NamedTuple):
 class Recorder:
     """Implements :class:`~.executor.PlanObserver`, and is told of arrivals, commits and refusals."""
 
-    def __init__(self, num_streams: int, num_slots: int, num_pages: int) -> None:
+    def __init__(self, num_streams: int) -> None:
         self.streams = [StreamRecord() for _ in range(num_streams)]
         self.num_steps = 0
         self.num_useful_slots = 0
@@ -87,7 +87,6 @@ class Recorder:
         self.num_swapped_pages = 0
         self.busy_ns = 0
         self.series = TimeSeries(3 + 2 * num_streams)
-        self._num_slots, self._num_pages = num_slots, num_pages
         self._lives: dict[int, _Life] = {}
         self._num_decoding = [0] * num_streams
         self._num_waiting = [0] * num_streams

@@ -64,7 +64,7 @@ class Simulation:
         self._step_overhead_ns, self._row_overhead_ns = facts.step_overhead_ns, facts.row_overhead_ns
         self._request_overhead_ns = facts.request_overhead_ns
         self._clock = Clock()
-        self._recorder = Recorder(len(workload.streams), engine.scheduler.max_num_seqs, engine.cache.num_pages)
+        self._recorder = Recorder(len(workload.streams))
         self._scheduler = Scheduler(engine.scheduler, engine.cache, keyer=keyer or ContentKeyer())
         watcher = self._recorder if observer is None else _Both(self._recorder, observer)
         self._executor = SimulatedExecutor(engine.latency, engine.cache.page_size, self._clock, watcher)

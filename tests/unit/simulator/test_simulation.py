@@ -248,6 +248,6 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_a_recorder_that_saw_nothing_has_nothing_to_say() -> None:
-    recorder = Recorder(1, 4, 4)
+    recorder = Recorder(1)
     assert recorder.num_steps == 0
     assert recorder.series.points() == []
