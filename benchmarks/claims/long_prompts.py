@@ -30,6 +30,8 @@ _WINDOW_S = 10.0
 _AFTER_S = 60.0
 """The chat goes on so long after the burst."""
 _OUTPUT_TOKENS = 256
+_STEADY_CV = 0.25
+"""Chat requests come at nearly equal gaps, so that a window with few arrivals is not taken for one with little work."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def measure(load_percent: int, capacity_per_s: float, burst_s: float = 60.0, see
     rate = load_percent / 100 * capacity_per_s
     num_pages = simulate("", [Stream(name="one", output_lengths=(1,))], kv_cache_memory=_KV_CACHE).summary.num_pages
     long_tokens = int(POOL_PART * num_pages * 16)
-    chat = Stream(name="chat", tenant="chat", duration_s=burst_s + _AFTER_S, rate_per_s=rate, **CHAT)
+    chat = Stream(
+        name="chat", tenant="chat", duration_s=burst_s + _AFTER_S, rate_per_s=rate, burstiness_cv=_STEADY_CV, **CHAT
+    )
     long = Stream(
         name="long",
         tenant="long",
