@@ -7,6 +7,9 @@ Knows nothing of how settings are parsed or used. The command line, the configur
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_MS = 1e9
+"""Longest time in milliseconds that a setting may ask for: about eleven days."""
+
 
 def setting(
     default: Any,
@@ -134,7 +137,7 @@ class PolicySettings:
         bounds=(1, None),
     )
     max_equal_wait_ms: int = setting(
-        1000, "With --scheduling-policy preemptive: how long an equal has to wait for that.", bounds=(0, None)
+        1000, "With --scheduling-policy preemptive: how long an equal has to wait for that.", bounds=(0, MAX_MS)
     )
     admission: str = setting(
         "reserve-prompt",
@@ -152,7 +155,7 @@ class PolicySettings:
         None,
         "Length of a step to stay within: a latency model fitted while running lowers the token budget to fit. "
         "Without it every step may fill --max-num-batched-tokens.",
-        bounds=(0.1, None),
+        bounds=(0.1, MAX_MS),
     )
     preemption_policy: str = setting(
         "last-admitted",
@@ -183,13 +186,13 @@ class QueueSettings:
     queue_timeout: float | None = setting(
         None,
         "Seconds that a request may wait for its first slot; then it is answered 503. No limit if absent.",
-        bounds=(0, None),
+        bounds=(0, MAX_MS / 1000),
     )
     max_ttft_ms: float | None = setting(
         None,
         "Predicted time to first token at most; requests that would wait longer are answered 503 with a Retry-After. "
         "No limit if absent.",
-        bounds=(0, None),
+        bounds=(0, MAX_MS),
     )
 
 

@@ -17,7 +17,6 @@ Knows nothing of requests or of how keys are compared. No message and no represe
 """
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ RESERVED_NAMES = frozenset({"default", "other"})
 """Labels of metrics for the nameless and for those beyond the cap, so no tenant may have them."""
 
 _MAX_NAME_CHARS = 64
+_WEIGHTS = (1e-6, 1e6)
 _MAX_TIER = 2**31
 _MAX_COUNT = 2**53
 _KEY_SOURCES = ("value", "env", "file")
@@ -70,7 +70,7 @@ def read_tenants(path: Path, env: Mapping[str, str]) -> Tenants:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--tenants {path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise ConfigurationError(f"--tenants {path} is not TOML: {error}") from None
     _check_names(content, ("default", "tenants"), f"{path}")
     default = change_tenant(
@@ -150,7 +150,12 @@ class _KeyReader:
         return _checked_key(value.strip(), f"{shown}: the environment variable {variable}")
 
     def _from_file(self, name: str, shown: str) -> str:
-        path = self._folder / Path(name).expanduser()
+        try:
+            path = self._folder / Path(name).expanduser()
+        except RuntimeError:
+            raise ConfigurationError(f"{shown}: there is no home folder for {name!r}") from None
+        if "\0" in name:
+            raise ConfigurationError(f"{shown}: {name!r} is no name of a file")
         try:
             value = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -192,8 +197,11 @@ def _check_names(given: Iterable[str], known: Iterable[str], shown: str) -> None
 
 
 def _read_weight(value: object, shown: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ConfigurationError(f"{shown} must be a positive number, got {value!r}")
+    least, greatest = _WEIGHTS  # far beyond these, sums of weights lose the small ones to rounding
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest:
+        raise ConfigurationError(
+            f"{shown} must be a positive number, got {value!r}; possible are {least:g} to {greatest:g}"
+        )
     return float(value)
 
 

@@ -143,6 +143,6 @@ def _choice(status: RequestStatus, index: int) -> ChoiceStatus:
 
 def _limit(request: Request) -> int:
     given = request.query_params.get("limit", str(DEFAULT_LIMIT))
-    if not given.isdecimal() or not given.isascii() or not 1 <= int(given[:9]) <= MAX_LIMIT:
+    if len(given) > 9 or not given.isdecimal() or not given.isascii() or not 1 <= int(given) <= MAX_LIMIT:
         raise InvalidRequestError(f"limit must be in [1, {MAX_LIMIT}], got {shorten(given)!r}", param="limit")
     return int(given)

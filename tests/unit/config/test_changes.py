@@ -87,3 +87,12 @@ def test_tenants_that_were_not_changed_are_not_set_again() -> None:
     changed = check_changes({"watermark": 0.5}, SCHEDULER, QUEUE)
     now = SchedulerConfig(tenants=SCHEDULER.tenants, **changed.scheduler)  # type: ignore[arg-type]
     assert changes_again(["watermark"], now, QUEUE, SCHEDULER.tenants) == {"watermark": 0.5}
+
+
+@pytest.mark.parametrize("name", ["queue_timeout", "max_ttft_ms", "target_tpot_ms", "max_equal_wait_ms"])
+def test_no_time_is_so_long_that_nanoseconds_cannot_count_it(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be at most"):
+        check_changes({name: 2**63 - 1}, SCHEDULER, QUEUE)
+    if name != "max_equal_wait_ms":
+        with pytest.raises(ConfigurationError, match="must be at most"):
+            check_changes({name: 1e308}, SCHEDULER, QUEUE)
