@@ -99,7 +99,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         if json_path == "-":
             click.echo(text, nl=False)
         else:
-            Path(json_path).write_text(text, encoding="utf-8")
+            _write(Path(json_path), text)
     if report_path is not None:
         _report(report_path, workload, runs, setting, (compared, swept))
 
@@ -173,7 +173,14 @@ def _report(
         groups = tuple((label, tuple(runs[i * size : (i + 1) * size])) for i, label in enumerate(labels))
         sweep = Sweep(setting, values, groups)
     title = "Simulation of " + ", ".join(stream.name for stream in workload.streams)
-    path.write_text(render_page(title, runs, sweep), encoding="utf-8")
+    _write(path, render_page(title, runs, sweep))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _show(runs: Sequence[RunSummary]) -> None:

@@ -3,6 +3,7 @@
 Knows nothing of how latencies came about. ``data/slos.toml`` has published objectives by name.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -50,7 +51,7 @@ def parse_slo(value: object, what: str) -> Slo:
             return known[value]
         ttft, _, tpot = value.partition("/")
         try:
-            return Slo(float(ttft) if ttft else None, float(tpot) if tpot else None)
+            return Slo(_limit(ttft), _limit(tpot))
         except ValueError:
             names = ", ".join(sorted(known))
             raise ConfigurationError(f"{what} is {value!r}, but must be TTFT/TPOT in ms or one of: {names}") from None
@@ -59,3 +60,12 @@ def parse_slo(value: object, what: str) -> Slo:
         if fields.keys() <= {"ttft_ms", "tpot_ms", "percent"}:
             return Slo(**{name: float(number) for name, number in fields.items()})
     raise ConfigurationError(f"{what} must have ttft_ms, tpot_ms and percent, got {value!r}")
+
+
+def _limit(text: str) -> float | None:
+    if not text:
+        return None
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(text)
+    return number

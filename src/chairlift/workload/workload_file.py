@@ -22,7 +22,9 @@ Knows nothing of what runs them.
     tier = 1
 """
 
+import contextlib
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +41,11 @@ _NUMBERS = {
     "num_requests": int, "tier": int, "ttft_deadline_ms": float, "deadline_ms": float, "think_s": float,
     "weight": float, "max_kv_pages": int,
 }  # fmt: skip
+_RANGES = {
+    "burstiness_cv": (1e-3, 1e3), "rate": (1e-6, 1e9), "tier": (-(2**31), 2**31 - 1), "weight": (1e-6, 1e6),
+    "max_kv_pages": (1, 2**53),
+}  # fmt: skip
+"""What simulated time and shares can hold; of other numbers, 0 to a milliard."""
 KEYS = ("name", "trace", "output_lengths", "prompt_tokens", "output_tokens", "ramp", *_NUMBERS, "tenant", "slo")
 """What a stream may say."""
 
@@ -80,7 +87,7 @@ def parse_stream(table: Mapping[str, object], folder: Path, what: str) -> Stream
     for key, value in table.items():
         shown = f"{key} of {what}"
         if key in _NUMBERS:
-            fields["rate_per_s" if key == "rate" else key] = _number(value, _NUMBERS[key], shown)
+            fields["rate_per_s" if key == "rate" else key] = _number(value, key, shown)
         elif key == "trace":
             fields[key] = folder / str(value)
         elif key in ("prompt_tokens", "output_tokens"):
@@ -115,13 +122,18 @@ def parse_trace_option(text: str, number: int, defaults: Mapping[str, object] | 
     return parse_stream(table, Path(), f"--trace {number}")
 
 
-def _number(value: object, kind: type[int] | type[float], shown: str) -> float:
+def _number(value: object, key: str, shown: str) -> float:
+    kind = _NUMBERS[key]
+    number = math.nan
     if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return kind(value)
-        except ValueError:
-            pass
-    raise ConfigurationError(f"{shown} must be a {'whole ' if kind is int else ''}number, got {value!r}")
+        with contextlib.suppress(ValueError, OverflowError):
+            number = kind(value)
+    if not math.isfinite(number):
+        raise ConfigurationError(f"{shown} must be a {'whole ' if kind is int else ''}number, got {value!r}")
+    least, greatest = _RANGES.get(key, (0, 10**9))
+    if not least <= number <= greatest:
+        raise ConfigurationError(f"{shown} must be in [{least:g}, {greatest:g}], got {number:g}")
+    return number
 
 
 def _ramp(value: object, shown: str) -> tuple[RampPoint, ...]:

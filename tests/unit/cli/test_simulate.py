@@ -142,3 +142,9 @@ def test_a_decision_log_is_a_latency_model_and_a_trace(tmp_path: Path) -> None:
     assert found["num_finished"] == len(served)
     assert found["machine"] == "as served in log.jsonl"
     assert found["itl_ms"]["p50"] == pytest.approx(STEP_NS / 1e6, rel=0.05)
+
+
+@pytest.mark.parametrize("flag", ["--json", "--report"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(ConfigurationError, match="absent/out cannot be written: No such file"):
+        invoke("--output-lengths", "5,6", flag, str(tmp_path / "absent" / "out"))

@@ -208,3 +208,13 @@ def test_a_trace_on_the_command_line_takes_the_keys_of_a_stream() -> None:
         parse_trace_option("x.csv,fast", 1)
     with pytest.raises(ConfigurationError, match="did you mean tier"):
         parse_trace_option("x.csv,teir=1", 1)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["rate=nan", "rate=1e-300", "rate=inf", "rate=0", "burstiness_cv=1e300", "tier=99999999999999999999", "weight=0",
+     "max_kv_pages=0", "slo=-1/nan", "num_requests=1e3", "think_s=-1"],
+)  # fmt: skip
+def test_numbers_that_nothing_can_hold_are_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option.partition('=')[0]} of --trace 1"):
+        parse_trace_option(f"x.csv,{option}", 1)

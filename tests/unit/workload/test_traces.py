@@ -157,3 +157,21 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "z.csv.gz").write_bytes(b"no gzip")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         open_trace(tmp_path / "z.csv.gz")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,1\n",
+        '{"input_length": 5, "output_length": 2, "hash_ids": ["x"]}\n',
+        '{"timestamp": 1e400, "input_length": 5, "output_length": 2}\n',
+        '{"input_length": 5, "output_length": 2}\n{"input_le',
+        '{"input_length": 5, "output_length": 2}\n3\n',
+    ],
+)
+def test_lines_that_do_not_fit_are_the_files_fault(tmp_path: Path, text: str) -> None:
+    trace = open_trace(written(tmp_path / "broken.trace", text))
+    with pytest.raises(ConfigurationError, match=r"broken\.trace, which looks like \w+, has lines that do not fit"):
+        read(trace)
