@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -129,6 +130,15 @@ def test_output_is_clamped_to_the_model_length() -> None:
     assert (len(output.token_ids), output.finish_reason) == (1, "length")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Started in the background of a shell, a process ignores Ctrl-C: not in this test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_everything_and_leaves_the_engine_usable() -> None:
     llm = make()
     deltas = llm.stream("hello", SamplingParams(max_tokens=500, ignore_eos=True))
