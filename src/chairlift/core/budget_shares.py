@@ -115,9 +115,11 @@ def share_out(num_tokens: int, wanted: Sequence[int], weights: Sequence[float], 
     sharers = [index for index in order if wanted[index]][:max_sharers]
     sharers.sort(key=lambda index: (wanted[index] / weights[index], index))
     left, weight = num_tokens, sum(weights[index] for index in sharers)
-    for index in sharers:
-        # Rounded up: one who wants less than its share gets all it wants, and the last one what is left.
-        share = min(wanted[index], left, -int(-left * weights[index] // weight))
+    for num_behind, index in zip(range(len(sharers) - 1, -1, -1), sharers, strict=True):
+        # Rounded up: one who wants less than its share gets all it wants, and the last one what is left. A token is
+        # kept for each one behind, or a prompt whose weight is small against the others' would stand still in its slot.
+        most = min(left, max(1, left - num_behind))
+        share = min(wanted[index], most, -int(-left * weights[index] // weight))
         shares[index] = share
         left -= share
         weight -= weights[index]

@@ -87,6 +87,15 @@ def test_sharing_out_is_max_min_fair_to_a_token(tokens, wanted, weights):
                 assert (mine + len(wanted)) / weights[i] >= (other - 1) / weights[j] - 1e-6
 
 
+@given(
+    tokens=st.integers(8, 500),
+    wanted=st.lists(st.integers(1, 9000), min_size=1, max_size=8),
+    weights=st.lists(st.sampled_from([1e-6, 0.001, 1.0, 1000.0, 1e6]), min_size=8, max_size=8),
+)
+def test_every_sharer_advances_however_small_its_weight(tokens, wanted, weights):
+    assert min(share_out(tokens, wanted, weights[: len(wanted)], 8)) >= 1
+
+
 @pytest.mark.parametrize("order", ["none", "fair"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_short_prompt_beside_a_long_one_of_another_tenant_starts_within_three_steps(order, depth):
