@@ -133,9 +133,10 @@ class _KeyReader:
         if isinstance(entry, str):
             return _checked_key(entry, shown)
         source = _table(entry, shown, or_what="a key or a table")
-        _check_names(source, _KEY_SOURCES, shown)
-        if len(source) != 1:
-            raise ConfigurationError(f"{shown} must have exactly one of {', '.join(_KEY_SOURCES)}, has {len(source)}")
+        if len(source) != 1 or not set(source) <= set(_KEY_SOURCES):
+            # Names are not repeated here: one of them may be a key in the wrong place.
+            sources = ", ".join(_KEY_SOURCES)
+            raise ConfigurationError(f"{shown} must have exactly one of {sources} and nothing else, has {len(source)}")
         (kind, where), *_ = source.items()
         if not isinstance(where, str):
             raise ConfigurationError(f"{shown} {kind} must be text")

@@ -96,8 +96,9 @@ def test_what_cannot_work_is_refused_with_file_table_and_field(tmp_path: Path, t
     [
         (f"'{SECRET}'", "keys must be a list"),
         (f"['{SECRET} {SECRET}']", "no white space"),
-        (f"[{{ value = '{SECRET}', env = 'X' }}]", "exactly one of value, env, file, has 2"),
-        (f"[{{ values = '{SECRET}' }}]", "did you mean value?"),
+        (f"[{{ value = '{SECRET}', env = 'X' }}]", "exactly one of value, env, file and nothing else, has 2"),
+        (f"[{{ '{SECRET}' = 'x' }}]", "exactly one of value, env, file and nothing else, has 1"),
+        (f"[{{ values = '{SECRET}' }}]", "exactly one of value, env, file and nothing else"),
         ("[{ env = 'UNSET' }]", "the environment variable UNSET is not set"),
         ("[{ env = 3 }]", "env must be text"),
         ("[{ file = 'missing' }]", "cannot be read: No such file"),
