@@ -1,0 +1,236 @@
+"""The simulator against the real engine over HTTP: the same workloads, three real runs of each, one simulation.
+
+    python benchmarks/simulation_accuracy.py                # calibrates, serves, simulates: about half an hour
+    python benchmarks/simulation_accuracy.py --latency-model served.json --runs 1 --workloads calm
+
+Each workload is served by a fresh server, so that nothing is cached. The client sends token ids and counts what comes:
+time to first token from sending to the first piece, gaps between pieces (one per step that brought a token), tokens
+from the answer's usage. Wanted: throughput within 5 %, medians and 99th percentiles of time to first token and of the
+gaps within 15 %, or within the spread of the real runs where that is larger. Nothing else should run meanwhile.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from chairlift.config.load import load_settings
+from chairlift.simulator.latency.catalogue import find_latency_model
+from chairlift.simulator.latency.model import LatencyModel
+from chairlift.simulator.setup import machine_defaults, set_up
+from chairlift.simulator.simulation import Simulation
+from chairlift.simulator.statistics import Distribution, describe
+from chairlift.simulator.summary import summarize
+from chairlift.workload.distributions import Lognormal
+from chairlift.workload.items import WorkRequest, distinct_prompt
+from chairlift.workload.streams import Stream, Workload
+
+NUM_SLOTS = 16
+SETTINGS: dict[str, object] = {"max_num_seqs": NUM_SLOTS, "max_model_len": 2048, "kv_cache_memory": "1GiB"}
+FIRST_IDS = {"first": 1000, "vocab": 40_000}
+"""Prompts are made of so many ids from the first on."""
+_NS_PER_S = 1e9
+_START_TIMEOUT_S = 120
+_WITHIN = {"output tok/s": 0.05}
+_WITHIN_OTHERS = 0.15
+
+
+def workloads(num_requests: int) -> dict[str, Workload]:
+    """A calm one, one whose arrivals come in bursts, and one that is there at once and fills every slot."""
+    prompts, outputs = Lognormal(96, 0.9, 1024), Lognormal(48, 0.8, 256)
+
+    def of(name: str, **arrivals: float) -> Workload:
+        stream = Stream(name=name, prompt_tokens=prompts, output_tokens=outputs, num_requests=num_requests, **arrivals)
+        return Workload((stream,), 7)
+
+    return {
+        "calm": of("calm", rate_per_s=0.5),
+        "bursts": of("bursts", rate_per_s=0.8, burstiness_cv=2.5),
+        "saturated": of("saturated"),
+    }
+
+
+@dataclass(slots=True)
+class Served:
+    """What a client saw, in seconds."""
+
+    ttft_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    num_output_tokens: int = 0
+    duration_s: float = 0.0
+
+    def figures(self) -> dict[str, float]:
+        """The five numbers that are compared."""
+        return compare_figures(
+            self.num_output_tokens / self.duration_s, describe(self.ttft_s, 1e3), describe(self.gaps_s, 1e3)
+        )
+
+
+def compare_figures(tokens_per_s: float, ttft: Distribution | None, itl: Distribution | None) -> dict[str, float]:
+    """Name the numbers."""
+    if ttft is None or itl is None:
+        raise RuntimeError("nothing was served")
+    return {
+        "output tok/s": tokens_per_s,
+        "TTFT p50, ms": ttft.at(50),
+        "TTFT p99, ms": ttft.at(99),
+        "ITL p50, ms": itl.at(50),
+        "ITL p99, ms": itl.at(99),
+    }
+
+
+class Server:
+    """A server of its own, on a free port, until the block ends."""
+
+    def __init__(self, flags: Sequence[str]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        given = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+        command = [sys.executable, "-m", "chairlift", "serve", "--port", str(port), *given, *flags]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def __enter__(self) -> "Server":
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s and self._process.poll() is None:
+            try:
+                if httpx.get(f"{self.url}/health").status_code == httpx.codes.OK:
+                    return self
+            except httpx.TransportError:
+                pass
+            time.sleep(0.2)
+        self.__exit__()
+        raise RuntimeError("the server did not start")
+
+    def __exit__(self, *exc: object) -> None:
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGTERM)
+        self._process.wait()
+
+
+async def send(client: httpx.AsyncClient, url: str, body: dict[str, object], served: Served) -> None:
+    """Send one request and note when its pieces come."""
+    sent_s = last_s = time.perf_counter()
+    is_first = True
+    async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+        if response.status_code != httpx.codes.OK:
+            raise RuntimeError(f"{response.status_code}: {(await response.aread()).decode()}")
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            now_s = time.perf_counter()
+            event = json.loads(line.removeprefix("data: "))
+            if event.get("usage"):
+                served.num_output_tokens += event["usage"]["completion_tokens"]
+            if not event.get("choices"):
+                continue
+            if is_first:
+                served.ttft_s.append(now_s - sent_s)
+            else:
+                served.gaps_s.append(now_s - last_s)
+            is_first, last_s = False, now_s
+
+
+async def serve_once(url: str, requests: Sequence[WorkRequest]) -> Served:
+    """Send every request at its time, and wait for all answers."""
+    served = Served()
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=None, limits=limits) as client:
+        start_s = time.perf_counter()
+
+        async def send_in_time(number: int, request: WorkRequest) -> None:
+            prompt = [FIRST_IDS["first"] + token for token in distinct_prompt(request, number, FIRST_IDS["vocab"])]
+            await asyncio.sleep(max(0.0, request.arrival_ns / _NS_PER_S - (time.perf_counter() - start_s)))
+            body: dict[str, object] = {"prompt": prompt, "max_tokens": request.num_output_tokens, "temperature": 0}
+            body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+            await send(client, url, body, served)
+
+        await asyncio.gather(*(send_in_time(number, request) for number, request in enumerate(requests)))
+        served.duration_s = time.perf_counter() - start_s
+    return served
+
+
+def simulate(workload: Workload, latency: LatencyModel) -> dict[str, float]:
+    """The same on simulated time."""
+    settings = load_settings(machine_defaults(latency.facts, SETTINGS), env={})
+    engine = set_up(settings, latency, longest_tokens=2048, tenants=workload.tenants())
+    summary = summarize(Simulation(engine, workload).run(), engine, workload, label="simulated", wall_s=0.0)
+    latencies = summary.total.latencies
+    return compare_figures(summary.total.output_tokens_per_s, latencies.ttft_ms, latencies.itl_ms)
+
+
+def calibrate(folder: Path, num_requests: int) -> Path:
+    """Serve a workload like those that are compared, with other lengths, and fit steps to its decision log."""
+    log, model = folder / "decisions.jsonl", folder / "served.json"
+    with Server(["--decision-log", str(log)]) as server:
+        for workload in workloads(num_requests).values():
+            asyncio.run(serve_once(server.url, list(Workload(workload.streams, 99).arrivals())))
+    command = [sys.executable, "-m", "chairlift", "calibrate", "--from-log", str(log), "--output", str(model)]
+    subprocess.run(command, check=True)
+    return model
+
+
+def judge(name: str, real: list[dict[str, float]], simulated: dict[str, float]) -> Table:
+    """One table per workload: each figure, how far off the simulation is, and how far it may be."""
+    table = Table(title=name)
+    for column in ("figure", "real runs", "simulated", "off", "allowed", ""):
+        table.add_column(column, justify="right")
+    for figure, value in simulated.items():
+        runs = [run[figure] for run in real]
+        middle = mean(runs)
+        spread = (max(runs) - min(runs)) / middle
+        allowed = max(_WITHIN.get(figure, _WITHIN_OTHERS), 0.0 if figure in _WITHIN else spread)
+        off = abs(value - middle) / middle
+        shown = ", ".join(f"{run:.1f}" for run in runs)
+        verdict = "holds" if off <= allowed else "MISSED"
+        table.add_row(figure, shown, f"{value:.1f}", f"{off:.1%}", f"{allowed:.1%}", verdict)
+    return table
+
+
+def main() -> None:
+    """Calibrate if need be, serve, simulate, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=["calm", "bursts", "saturated"])
+    parser.add_argument("--num-requests", type=int, default=60)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--latency-model", help="made by chairlift calibrate; measured first if absent")
+    parser.add_argument("--executor", default="torch", choices=["torch", "fake"])
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    SETTINGS["executor"] = options.executor
+    if options.executor == "fake":
+        FIRST_IDS.update(first=0, vocab=200)
+    chosen = {name: workloads(options.num_requests)[name] for name in options.workloads}
+    record: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.latency_model or str(calibrate(Path(folder), options.num_requests))
+        latency = find_latency_model(model)
+        for name, workload in chosen.items():
+            real: list[dict[str, float]] = []
+            for _ in range(options.runs):
+                with Server([]) as server:
+                    real.append(asyncio.run(serve_once(server.url, list(workload.arrivals()))).figures())
+            simulated = simulate(workload, latency)
+            record[name] = {"real": real, "simulated": simulated}
+            Console().print(judge(name, real, simulated))
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
