@@ -67,7 +67,7 @@ def read_tenants(path: Path, env: Mapping[str, str]) -> Tenants:
             field, and never quotes a key.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--tenants {path} cannot be read: {error}") from None
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits

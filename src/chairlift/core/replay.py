@@ -54,7 +54,7 @@ def replay(entries: Iterable[Entry]) -> ReplayReport:
         if found is not None:
             return ReplayReport(number, num_plans, num_runs, Difference(number - 1, *found))
     if run is None:
-        raise ConfigurationError("the log is empty")
+        raise ConfigurationError("there is no entry of a decision log in it")
     return ReplayReport(number, num_plans, num_runs, None)
 
 

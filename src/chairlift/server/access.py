@@ -6,6 +6,7 @@ depends on a key or shows one.
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from chairlift.config.tenants import Tenants
 from chairlift.errors import ConfigurationError, InvalidRequestError
 
 _MAX_NAME_CHARS = 128
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Access:
         tenants: has the keys that name tenants.
 
     Raises:
-        ConfigurationError: a key is empty, or the same key is given for two purposes.
+        ConfigurationError: a key is empty, the same key is given for two purposes, or no header has such a name.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class Access:
     ) -> None:
         tenancy = tenancy or TenancySettings()
         tenants = tenants or Tenants()
+        if tenancy.tenant_header is not None and not _HEADER_NAME.fullmatch(tenancy.tenant_header):
+            raise ConfigurationError(f"--tenant-header {tenancy.tenant_header!r} is no name that a header can have")
         _check_keys(server.api_key, tenancy.admin_api_key, tenants)
         keys = [(key.value, Caller(number, key.tenant)) for number, key in enumerate(tenants.keys, 1)]
         if server.api_key is not None:

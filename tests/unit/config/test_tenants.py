@@ -116,6 +116,12 @@ def test_a_key_that_cannot_work_is_refused_without_being_shown(tmp_path: Path, k
     assert SECRET not in caught.value.message
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text("\ufeff[tenants.a]\nweight = 2\n", encoding="utf-8")
+    assert load_tenants(str(file), {}).table.by_name["a"].weight == 2
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_tenants(str(tmp_path / "none.toml"), {})

@@ -77,6 +77,12 @@ def test_a_key_that_names_a_tenant_wins_over_user_and_header() -> None:
     assert terms(access, key="sk-search", user="batch", headers={"X-Tenant": "batch"}).tenant == "search"
 
 
+@pytest.mark.parametrize("header", ["", "a b", "x-tenant:", "ä"])
+def test_a_header_that_nobody_could_send_is_refused_at_start(header: str) -> None:
+    with pytest.raises(ConfigurationError, match="--tenant-header"):
+        Access(ServerSettings(), TenancySettings(tenant_header=header))
+
+
 def test_user_cannot_borrow_a_tenant_that_has_a_key() -> None:
     access = Access(ServerSettings(api_key="sk-plain"), TenancySettings(trust_user=True), TENANTS)
     assert ask(access, key="sk-plain", user="search") == 400
