@@ -148,7 +148,7 @@ def test_settings_come_back_as_they_were() -> None:
 
 
 def test_a_file_that_is_no_log_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="empty"):
+    with pytest.raises(ConfigurationError, match="no entry"):
         replay([])
     with pytest.raises(ConfigurationError, match="does not begin"):
         replay([{"kind": "plan", "t": 0}])
