@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import httpx
 from rich.console import Console
@@ -53,7 +54,7 @@ def workloads(num_requests: int) -> dict[str, Workload]:
     """A calm one, one whose arrivals come in bursts, and one that is there at once and fills every slot."""
     prompts, outputs = Lognormal(96, 0.9, 1024), Lognormal(48, 0.8, 256)
 
-    def of(name: str, **arrivals: float) -> Workload:
+    def of(name: str, **arrivals: Any) -> Workload:
         stream = Stream(name=name, prompt_tokens=prompts, output_tokens=outputs, num_requests=num_requests, **arrivals)
         return Workload((stream,), 7)
 
