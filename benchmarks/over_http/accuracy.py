@@ -1,7 +1,7 @@
 """The simulator against the real engine over HTTP: the same workloads, three real runs of each, one simulation.
 
-    python benchmarks/simulation_accuracy.py                # calibrates, serves, simulates: about half an hour
-    python benchmarks/simulation_accuracy.py --latency-model served.json --runs 1 --workloads calm
+    python -m benchmarks.over_http.accuracy                # calibrates, serves, simulates: about half an hour
+    python -m benchmarks.over_http.accuracy --latency-model served.json --runs 1 --workloads calm
 
 Each workload is served by a fresh server, so that nothing is cached. The client sends token ids and counts what comes:
 time to first token from sending to the first piece, gaps between pieces (one per step that brought a token), tokens
@@ -12,23 +12,18 @@ gaps within 15 %, or within the spread of the real runs where that is larger. No
 import argparse
 import asyncio
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.over_http.served import Served, Server, serve
 from chairlift.config.load import load_settings
 from chairlift.simulator.latency.catalogue import find_latency_model
 from chairlift.simulator.latency.model import LatencyModel
@@ -37,15 +32,10 @@ from chairlift.simulator.simulation import Simulation
 from chairlift.simulator.statistics import Distribution, describe
 from chairlift.simulator.summary import summarize
 from chairlift.workload.distributions import Lognormal
-from chairlift.workload.items import WorkRequest, distinct_prompt
 from chairlift.workload.streams import Stream, Workload
 
 NUM_SLOTS = 16
 SETTINGS: dict[str, object] = {"max_num_seqs": NUM_SLOTS, "max_model_len": 2048, "kv_cache_memory": "1GiB"}
-FIRST_IDS = {"first": 1000, "vocab": 40_000}
-"""Prompts are made of so many ids from the first on."""
-_NS_PER_S = 1e9
-_START_TIMEOUT_S = 120
 _WITHIN = {"output tok/s": 0.05}
 _WITHIN_OTHERS = 0.15
 
@@ -65,20 +55,12 @@ def workloads(num_requests: int) -> dict[str, Workload]:
     }
 
 
-@dataclass(slots=True)
-class Served:
-    """What a client saw, in seconds."""
-
-    ttft_s: list[float] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    num_output_tokens: int = 0
-    duration_s: float = 0.0
-
-    def figures(self) -> dict[str, float]:
-        """The five numbers that are compared."""
-        return compare_figures(
-            self.num_output_tokens / self.duration_s, describe(self.ttft_s, 1e3), describe(self.gaps_s, 1e3)
-        )
+def figures(served: Served) -> dict[str, float]:
+    """The five numbers that are compared."""
+    gaps = [later - earlier for answer in served.answers for earlier, later in pairwise(answer.piece_times_s)]
+    num_tokens = sum(answer.num_output_tokens for answer in served.answers)
+    ttft = [answer.ttft_s for answer in served.answers]
+    return compare_figures(num_tokens / served.duration_s, describe(ttft, 1e3), describe(gaps, 1e3))
 
 
 def compare_figures(tokens_per_s: float, ttft: Distribution | None, itl: Distribution | None) -> dict[str, float]:
@@ -94,78 +76,6 @@ def compare_figures(tokens_per_s: float, ttft: Distribution | None, itl: Distrib
     }
 
 
-class Server:
-    """A server of its own, on a free port, until the block ends."""
-
-    def __init__(self, flags: Sequence[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        given = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-        command = [sys.executable, "-m", "chairlift", "serve", "--port", str(port), *given, *flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-    def __enter__(self) -> "Server":
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            try:
-                if httpx.get(f"{self.url}/health").status_code == httpx.codes.OK:
-                    return self
-            except httpx.TransportError:
-                pass
-            time.sleep(0.2)
-        self.__exit__()
-        raise RuntimeError("the server did not start")
-
-    def __exit__(self, *exc: object) -> None:
-        if self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGTERM)
-        self._process.wait()
-
-
-async def send(client: httpx.AsyncClient, url: str, body: dict[str, object], served: Served) -> None:
-    """Send one request and note when its pieces come."""
-    sent_s = last_s = time.perf_counter()
-    is_first = True
-    async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
-        if response.status_code != httpx.codes.OK:
-            raise RuntimeError(f"{response.status_code}: {(await response.aread()).decode()}")
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            now_s = time.perf_counter()
-            event = json.loads(line.removeprefix("data: "))
-            if event.get("usage"):
-                served.num_output_tokens += event["usage"]["completion_tokens"]
-            if not event.get("choices"):
-                continue
-            if is_first:
-                served.ttft_s.append(now_s - sent_s)
-            else:
-                served.gaps_s.append(now_s - last_s)
-            is_first, last_s = False, now_s
-
-
-async def serve_once(url: str, requests: Sequence[WorkRequest]) -> Served:
-    """Send every request at its time, and wait for all answers."""
-    served = Served()
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=None, limits=limits) as client:
-        start_s = time.perf_counter()
-
-        async def send_in_time(number: int, request: WorkRequest) -> None:
-            prompt = [FIRST_IDS["first"] + token for token in distinct_prompt(request, number, FIRST_IDS["vocab"])]
-            await asyncio.sleep(max(0.0, request.arrival_ns / _NS_PER_S - (time.perf_counter() - start_s)))
-            body: dict[str, object] = {"prompt": prompt, "max_tokens": request.num_output_tokens, "temperature": 0}
-            body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-            await send(client, url, body, served)
-
-        await asyncio.gather(*(send_in_time(number, request) for number, request in enumerate(requests)))
-        served.duration_s = time.perf_counter() - start_s
-    return served
-
-
 def simulate(workload: Workload, latency: LatencyModel) -> dict[str, float]:
     """The same on simulated time."""
     settings = load_settings(machine_defaults(latency.facts, SETTINGS), env={})
@@ -178,9 +88,9 @@ def simulate(workload: Workload, latency: LatencyModel) -> dict[str, float]:
 def calibrate(folder: Path, num_requests: int) -> Path:
     """Serve a workload like those that are compared, with other lengths, and fit steps to its decision log."""
     log, model = folder / "decisions.jsonl", folder / "served.json"
-    with Server(["--decision-log", str(log)]) as server:
+    with Server(SETTINGS, ["--decision-log", str(log)]) as server:
         for workload in workloads(num_requests).values():
-            asyncio.run(serve_once(server.url, list(Workload(workload.streams, 99).arrivals())))
+            asyncio.run(serve(server.url, list(Workload(workload.streams, 99).arrivals())))
     command = [sys.executable, "-m", "chairlift", "calibrate", "--from-log", str(log), "--output", str(model)]
     subprocess.run(command, check=True)
     return model
@@ -210,12 +120,8 @@ def main() -> None:
     parser.add_argument("--num-requests", type=int, default=60)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--latency-model", help="made by chairlift calibrate; measured first if absent")
-    parser.add_argument("--executor", default="torch", choices=["torch", "fake"])
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
-    SETTINGS["executor"] = options.executor
-    if options.executor == "fake":
-        FIRST_IDS.update(first=0, vocab=200)
     chosen = {name: workloads(options.num_requests)[name] for name in options.workloads}
     record: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -224,8 +130,8 @@ def main() -> None:
         for name, workload in chosen.items():
             real: list[dict[str, float]] = []
             for _ in range(options.runs):
-                with Server([]) as server:
-                    real.append(asyncio.run(serve_once(server.url, list(workload.arrivals()))).figures())
+                with Server(SETTINGS) as server:
+                    real.append(figures(asyncio.run(serve(server.url, list(workload.arrivals())))))
             simulated = simulate(workload, latency)
             record[name] = {"real": real, "simulated": simulated}
             Console().print(judge(name, real, simulated))

@@ -1,0 +1,1 @@
+"""Scenarios on the real engine, over HTTP, in real time. They want a machine with nothing beside them."""

@@ -1,0 +1,98 @@
+"""One tenant's short prompts while another tenant's 6,000 tokens are computed, on the real engine over HTTP.
+
+    python -m benchmarks.over_http.short_prompts            # about three minutes
+
+Tenant A sends prompts of 50 tokens, one after the other; first alone, then from the moment at which B's long prompt was
+sent until B has its first token. Wanted: no time to first token of A beyond the median of those when it is alone and
+three full steps (the median of the steps that used their budget), under ``--tenant-order fair`` and with none.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from pathlib import Path
+from statistics import median
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.over_http.served import Answer, Server, full_step_s, request_body, send, temporary_folder
+from chairlift.workload.items import WorkRequest
+
+NUM_SHORT_TOKENS = 50
+NUM_LONG_TOKENS = 6000
+BUDGET_TOKENS = 256
+SETTINGS = {"max_num_seqs": 16, "max_num_batched_tokens": BUDGET_TOKENS, "max_model_len": 8192}
+SETTINGS |= {"kv_cache_memory": "1GiB"}
+NUM_IDLE = 20
+
+
+class Client:
+    """Sends prompts that are like no other."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client = client
+        self._url = url
+        self._num_sent = 0
+
+    async def send(self, num_tokens: int, tenant: str) -> float:
+        """Send a prompt; seconds to its first token, of two."""
+        self._num_sent += 1
+        answer = Answer(0, 0.0)
+        body = request_body(WorkRequest(0, num_tokens, 2), self._num_sent)
+        await send(self._client, self._url, body, answer, tenant)
+        return answer.ttft_s
+
+
+async def measure(url: str, repeats: int) -> tuple[list[float], list[float], list[float]]:
+    """Seconds to first token of A alone, of A beside B, and of B."""
+    async with httpx.AsyncClient(timeout=None) as http:
+        client = Client(http, url)
+        await client.send(NUM_LONG_TOKENS, "b")  # compiles what is compiled at first use
+        idle = [await client.send(NUM_SHORT_TOKENS, "a") for _ in range(NUM_IDLE)]
+        beside: list[float] = []
+        long: list[float] = []
+        for _ in range(repeats):
+            other = asyncio.create_task(client.send(NUM_LONG_TOKENS, "b"))
+            await asyncio.sleep(0)
+            started_s = time.perf_counter()
+            while not other.done():
+                found = await client.send(NUM_SHORT_TOKENS, "a")
+                if not other.done():
+                    beside.append(found)
+            long.append(time.perf_counter() - started_s)
+            await other
+    return idle, beside, long
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    table = Table(title=f"{NUM_SHORT_TOKENS}-token prompts during a prefill of {NUM_LONG_TOKENS}, over HTTP")
+    for column in ("--tenant-order", "alone p50, ms", "beside p50, ms", "beside max, ms", "allowed, ms", "prompts", ""):
+        table.add_column(column, justify="right")
+    record: dict[str, object] = {}
+    for order in ("fair", "none"):
+        with temporary_folder() as folder:
+            log = Path(folder) / "decisions.jsonl"
+            flags = ["--tenant-order", order, "--tenant-header", "x-tenant", "--decision-log", str(log)]
+            with Server(SETTINGS, flags) as server:
+                idle, beside, long = asyncio.run(measure(server.url, options.repeats))
+            step_s = full_step_s(log, BUDGET_TOKENS)
+        allowed_s = median(idle) + 3 * step_s
+        numbers = (median(idle), median(beside), max(beside), allowed_s)
+        verdict = "holds" if max(beside) <= allowed_s else "MISSED"
+        table.add_row(order, *(f"{1000 * number:.0f}" for number in numbers), str(len(beside)), verdict)
+        record[order] = {"idle_s": idle, "beside_s": beside, "long_s": long, "full_step_s": step_s}
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
