@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
@@ -146,8 +147,15 @@ async def serve(url: str, requests: Sequence[WorkRequest], *, until_stream_ends:
     return served
 
 
-def full_step_s(log: Path, budget_tokens: int, part: float = 0.95) -> float:
-    """Median duration of the steps in a decision log that used their budget of tokens, but for a few.
+class FullSteps(NamedTuple):
+    """How long the steps of a run took that used their budget of tokens, but for a few."""
+
+    median_s: float
+    longest_s: float
+
+
+def full_steps(log: Path, budget_tokens: int, part: float = 0.95) -> FullSteps:
+    """Read them from a decision log.
 
     Raises:
         RuntimeError: there are none.
@@ -156,7 +164,7 @@ def full_step_s(log: Path, budget_tokens: int, part: float = 0.95) -> float:
     full = sorted(s.duration_ns for s in read_steps(entries).steps if s.shape.num_rows >= part * budget_tokens)
     if not full:
         raise RuntimeError(f"no step had {part * budget_tokens:.0f} tokens")
-    return full[len(full) // 2] / _NS_PER_S
+    return FullSteps(full[len(full) // 2] / _NS_PER_S, full[-1] / _NS_PER_S)
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:

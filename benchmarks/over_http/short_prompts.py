@@ -1,10 +1,12 @@
 """One tenant's short prompts while another tenant's 6,000 tokens are computed, on the real engine over HTTP.
 
-    python -m benchmarks.over_http.short_prompts            # about three minutes
+    python -m benchmarks.over_http.short_prompts            # about four minutes
 
 Tenant A sends prompts of 50 tokens, one after the other; first alone, then from the moment at which B's long prompt was
-sent until B has its first token. Wanted: no time to first token of A beyond the median of those when it is alone and
-three full steps (the median of the steps that used their budget), under ``--tenant-order fair`` and with none.
+sent until B has its first token. A full step is one that used its budget; the further B's prompt is, the longer it
+takes, since every token looks back on more. Wanted: the median of A's times to first token is at most that of A alone
+and three full steps of the median, and the longest at most A alone and three of the longest full steps; under
+``--tenant-order fair`` and with none.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Answer, Server, full_step_s, request_body, send, temporary_folder
+from benchmarks.over_http.served import Answer, Server, full_steps, request_body, send, temporary_folder
 from chairlift.workload.items import WorkRequest
 
 NUM_SHORT_TOKENS = 50
@@ -74,7 +76,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     table = Table(title=f"{NUM_SHORT_TOKENS}-token prompts during a prefill of {NUM_LONG_TOKENS}, over HTTP")
-    for column in ("--tenant-order", "alone p50, ms", "beside p50, ms", "beside max, ms", "allowed, ms", "prompts", ""):
+    for column in (
+        "--tenant-order",
+        "alone p50, ms",
+        "beside p50, ms",
+        "allowed, ms",
+        "max, ms",
+        "allowed, ms",
+        "prompts",
+        "",
+    ):
         table.add_column(column, justify="right")
     record: dict[str, object] = {}
     for order in ("fair", "none"):
@@ -83,12 +94,12 @@ def main() -> None:
             flags = ["--tenant-order", order, "--tenant-header", "x-tenant", "--decision-log", str(log)]
             with Server(SETTINGS, flags) as server:
                 idle, beside, long = asyncio.run(measure(server.url, options.repeats))
-            step_s = full_step_s(log, BUDGET_TOKENS)
-        allowed_s = median(idle) + 3 * step_s
-        numbers = (median(idle), median(beside), max(beside), allowed_s)
-        verdict = "holds" if max(beside) <= allowed_s else "MISSED"
+            steps = full_steps(log, BUDGET_TOKENS)
+        allowed_s = [median(idle) + 3 * step_s for step_s in steps]
+        numbers = (median(idle), median(beside), allowed_s[0], max(beside), allowed_s[1])
+        verdict = "holds" if median(beside) <= allowed_s[0] and max(beside) <= allowed_s[1] else "MISSED"
         table.add_row(order, *(f"{1000 * number:.0f}" for number in numbers), str(len(beside)), verdict)
-        record[order] = {"idle_s": idle, "beside_s": beside, "long_s": long, "full_step_s": step_s}
+        record[order] = {"idle_s": idle, "beside_s": beside, "long_s": long, "full_steps_s": steps}
     Console().print(table)
     if options.json:
         options.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
