@@ -5,9 +5,9 @@
 
 The small sister of ``benchmarks.claims.tiers``. What the machine can serve is measured first, chat and documents each
 by themselves and all there at once. Then chat arrives at half of that rate, alone and beside documents at one and a
-half times theirs, which are in tier 1 and once in the same tier. A run ends with the last chat answer. Wanted: with tiers,
-the 99th percentile of the chat's time to first token is that of the chat alone and two full steps at most, and batch
-work goes on; without tiers it is many times as long.
+half times theirs, which are in tier 1 and once in the same tier. A run ends with the last chat answer. Wanted: with
+tiers, the 99th percentile of the chat's time to first token is that of the chat alone and two full steps at most, and
+batch work goes on; without tiers it is many times as long.
 """
 
 import argparse
