@@ -7,9 +7,9 @@ The small sister of ``benchmarks.claims.tiers``. What the machine can serve is m
 by themselves and all there at once. Then chat arrives at half of that rate, alone and beside documents at one and a
 half times theirs, which are in tier 1 and once in the same tier. A run ends with the last chat answer.
 
-Wanted: with tiers, the 99th percentile of the chat's time to first token stays within a tenth of what it is without, and
-batch work goes on. How far it is from that of the chat alone and two full steps is printed; with so few requests, the
-99th percentile is one or two of them.
+Wanted: with tiers, the 99th percentile of the chat's time to first token stays within a tenth of what it is without,
+and batch work goes on. How far it is from that of the chat alone and two full steps is printed; with so few requests,
+the 99th percentile is one or two of them.
 """
 
 import argparse
