@@ -192,3 +192,15 @@ def test_prompts_that_stand_still_half_way_together_do_not_stand_still_for_ever(
         rig.step()
     rig.run()
     assert [rig.output[r] for r in ids] == [alone(prompt, 2) for prompt in prompts]
+
+
+def test_a_prompt_without_a_page_does_not_take_the_budget_of_one_that_has_room():
+    rig = Rig(num_pages=6, max_num_seqs=2, max_num_batched_tokens=6, admission="optimistic", guaranteed_share=0.0)
+    relaxed = rig.add(20, max_tokens=2, priority=1)
+    rig.step()
+    urgent = rig.add(24, max_tokens=1)
+    while held(rig, urgent) < 4:
+        rig.step()
+    # The urgent one fills its pages, and would have all of the budget; the other one has two more tokens of room.
+    rig.run()
+    assert rig.finished.keys() == {relaxed, urgent}

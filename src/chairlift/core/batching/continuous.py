@@ -67,6 +67,7 @@ class ContinuousBatching:
         found = Found()
         if state.waiting and not draft.has_preempted:
             found = find_candidates(state, draft, running, self._count_wanted_pages(running, draft.budget.num_left))
+        running = self._with_room(running)
         prompts = [PrefillView(r, r.num_tokens - r.num_scheduled_tokens, is_running=True) for r in running]
         prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in found.candidates)
         parts = self._split(draft.budget.num_left, prompts)
@@ -95,6 +96,13 @@ class ContinuousBatching:
             settle_pages(state, prompts[:1], draft)
             prompts = [r for r in prompts if r.request_id in state.running]
         return prompts
+
+    def _with_room(self, prompts: list[Request]) -> list[Request]:
+        """Return the prompts that can advance: budget for one that waits for a page would be lost to the others."""
+        state = self._state
+        if not prompts or state.memory.num_available or state.kept.num_reclaimable():
+            return prompts
+        return [r for r in prompts if r.num_scheduled_tokens < r.num_token_slots]
 
     def _count_wanted_pages(self, running: list[Request], num_tokens: int) -> int:
         """Pages that running prompts will take if they use the budget in order."""
