@@ -154,7 +154,7 @@ def read_configs(entry: Entry) -> tuple[SchedulerConfig, CacheConfig]:
         raise ConfigurationError(f"the log has version {entry.get('version')!r}, and this Chairlift reads {VERSION}")
     try:
         return SchedulerConfig(**read_changes(entry["scheduler"])), CacheConfig(**entry["cache"])
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"the log's settings are not those of this Chairlift: {error}") from error
 
 

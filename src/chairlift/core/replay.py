@@ -66,7 +66,10 @@ class _Run:
 
     def __init__(self, start: Entry) -> None:
         self._keyer = _ReplayKeyer()
-        self._scheduler = Scheduler(*read_configs(start), keyer=self._keyer)
+        try:
+            self._scheduler = Scheduler(*read_configs(start), keyer=self._keyer)
+        except (TypeError, ValueError, ArithmeticError, AttributeError, MemoryError) as error:
+            raise ConfigurationError(f"no scheduler can have the log's settings: {error!r}") from error
         self._handlers: dict[str, Callable[[Entry], _Found | None]] = {
             "add": self._add,
             "end": self._end,
@@ -84,8 +87,8 @@ class _Run:
         handler = self._handlers.get(str(kind))
         if handler is None:
             raise ConfigurationError(f"the log has an entry of kind {kind!r}, which this Chairlift does not know")
-        self._keyer.expect(entry.get("keys", ()))
         try:
+            self._keyer.expect(entry.get("keys", ()))
             found = handler(entry)
         except KeyError as error:
             raise ConfigurationError(f"the log has an entry of kind {kind!r} without {error}") from error
