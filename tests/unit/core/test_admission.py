@@ -204,3 +204,23 @@ def test_a_prompt_without_a_page_does_not_take_the_budget_of_one_that_has_room()
     # The urgent one fills its pages, and would have all of the budget; the other one has two more tokens of room.
     rig.run()
     assert rig.finished.keys() == {relaxed, urgent}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_prompts_that_take_pages_as_they_go_stay_within_their_tenants_quota(depth):
+    rig = Rig(
+        num_pages=40,
+        max_num_batched_tokens=16,
+        admission="optimistic",
+        long_prefill_token_threshold=4,
+        tenants={"a": TenantConfig(max_kv_pages=8)},
+        depth=depth,
+    )
+    prompts = [[100 * n + i for i in range(28)] for n in range(3)]
+    ids = [rig.add(prompt, max_tokens=3, tenant="a") for prompt in prompts]
+    most = 0
+    while rig.step() is not None:
+        most = max(most, rig.scheduler.state.count_held_pages("a"))
+    assert most == 8
+    assert [rig.output[r] for r in ids] == [alone(prompt, 3) for prompt in prompts]
+    assert {event.cause for event in rig.log.of(Preempted)} == {"quota"}

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from chairlift.core.batching.candidates import Candidate, Found, find_candidates
 from chairlift.core.batching.displacement import make_room
-from chairlift.core.batching.settle_pages import can_settle, settle_pages
+from chairlift.core.batching.quotas import count_room, exceeds_quota, would_exceed_quota
+from chairlift.core.batching.settle_pages import can_settle, find_stuck, settle_pages
 from chairlift.core.budget_shares import BudgetShares
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
@@ -84,25 +85,27 @@ class ContinuousBatching:
     def _running_prompts(self, draft: StepDraft) -> list[Request]:
         """Return the running requests that have prompt left, after seeing to it that somebody can advance.
 
-        Prompts take pages as they go under ``optimistic`` admission. While decodes run, a prompt without pages waits
-        for theirs; if nobody decodes and no prompt has room, one gives way.
+        Prompts take pages as they go under ``optimistic`` admission.
         """
-        state = self._state
-        prompts = list(state.prefilling.values())
-        is_stuck = not (state.decoding or state.in_flight or state.memory.num_available) and all(
-            r.num_scheduled_tokens == r.num_token_slots for r in prompts
-        )
-        if prompts and is_stuck:
-            settle_pages(state, prompts[:1], draft)
-            prompts = [r for r in prompts if r.request_id in state.running]
+        prompts = list(self._state.prefilling.values())
+        stuck = find_stuck(self._state, prompts)
+        if stuck:
+            settle_pages(self._state, stuck, draft)
+            prompts = list(self._state.prefilling.values())
         return prompts
 
     def _with_room(self, prompts: list[Request]) -> list[Request]:
         """Return the prompts that can advance: budget for one that waits for a page would be lost to the others."""
         state = self._state
-        if not prompts or state.memory.num_available or state.kept.num_reclaimable():
+        has_pages = bool(state.memory.num_available or state.kept.num_reclaimable())
+        if has_pages and not state.has_quotas:
             return prompts
-        return [r for r in prompts if r.num_scheduled_tokens < r.num_token_slots]
+        return [
+            request
+            for request in prompts
+            if request.num_scheduled_tokens < request.num_token_slots
+            or (has_pages and not would_exceed_quota(state, request.tenant, 1))
+        ]
 
     def _count_wanted_pages(self, running: list[Request], num_tokens: int) -> int:
         """Pages that running prompts will take if they use the budget in order."""
@@ -130,7 +133,7 @@ class ContinuousBatching:
         if missing > 0:
             if missing > memory.num_available:
                 state.kept.reclaim(missing - memory.num_available)
-            state.grow(request, draft, min(missing, memory.num_available))
+            state.grow(request, draft, min(missing, count_room(state, request)))
         return min(num_tokens, request.num_token_slots - request.num_scheduled_tokens)
 
     def _start(self, candidate: Candidate, num_tokens: int, draft: StepDraft) -> bool:
@@ -140,6 +143,9 @@ class ContinuousBatching:
         start = state.memory.find_start(request)
         num_tokens = min(num_tokens, request.num_tokens - start.num_tokens)
         num_reserved = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_tokens)
+        if state.has_quotas and exceeds_quota(state, request, num_reserved):
+            request.blocked_on = BlockedOn.QUOTA  # Running prompts of its tenant grew in this step.
+            return False
         if not state.make_available(request, start, num_reserved):
             request.blocked_on = BlockedOn.PAGES
             return False

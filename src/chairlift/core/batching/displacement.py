@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from chairlift.core.batching.candidates import PrefixesInTheMaking
+from chairlift.core.batching.quotas import exceeds_quota
 from chairlift.core.events import PreemptionCause
 from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.request import Request
@@ -135,8 +136,8 @@ class _Finder:
         if state.config.enable_chunked_prefill:
             num_first_tokens = min(num_first_tokens, self._num_tokens)
         num_tokens = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_first_tokens)
-        if state.has_quotas and self._exceeds_quota(request, num_tokens):
-            return nobody
+        if state.has_quotas and exceeds_quota(state, request, num_tokens):
+            return nobody  # Room that others make would be of no use to it.
         needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
         num_spare = 0 if request.is_promoted else int(state.config.watermark * memory.pool.num_pages)
         obtainable = memory.num_available + self._num_freed_pages + state.kept.num_reclaimable(request)
@@ -156,14 +157,6 @@ class _Finder:
         self._num_freed_pages += self._frees(victims)
         self._chosen.update((victim.request_id, victim) for victim in victims)
         return _Move(victims, cause, needed + num_spare)
-
-    def _exceeds_quota(self, request: Request, num_tokens: int) -> bool:
-        """Whether its tenant's running requests hold too much: room that others make would be of no use to it."""
-        quota = self._state.config.tenant(request.tenant).max_kv_pages
-        if quota is None:
-            return False
-        num_held = self._state.count_held_pages(request.tenant)
-        return num_held > 0 and num_held + self._state.memory.pages_for(num_tokens) > quota
 
     def _candidates(self, request: Request, *, with_equals: bool) -> list[Request]:
         """Return who may be displaced for this request, in the order in which they were admitted."""

@@ -4,6 +4,7 @@ Knows nothing of prompts. Of those who wait it knows only that some kept pages: 
 runs is preempted, so that pages are never held by requests that wait for each other.
 """
 
+from chairlift.core.batching.quotas import would_exceed_quota
 from chairlift.core.events import PreemptionCause
 from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.request import Request
@@ -38,8 +39,28 @@ def settle_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft
         if request.request_id in running:
             state.grow(request, draft)
     # A victim may have grown before it was chosen; its growth must not reach the executor.
-    if draft.has_preempted:
+    if draft.preempted:
         draft.grown = [growth for growth in draft.grown if growth.request_id in running]
+
+
+def find_stuck(state: SchedulerState, prompts: list[Request]) -> list[Request]:
+    """Return prompts that need a page and get none unless somebody gives way; nobody while a step is in flight.
+
+    The first prompt, if nobody decodes and no prompt has room. While decodes run, a prompt without pages waits for
+    theirs. And the first prompt of each tenant with so many prompts at a time that none of them fits into its quota.
+    """
+    if state.in_flight or not prompts:
+        return []
+    memory, is_full = state.memory, {r.request_id: r.num_scheduled_tokens == r.num_token_slots for r in prompts}
+    if not (state.decoding or memory.num_available) and all(is_full.values()):
+        return prompts[:1]
+    stuck: list[Request] = []
+    if state.has_quotas:
+        for tenant in dict.fromkeys(request.tenant for request in prompts):
+            running = [request for request in state.running.values() if request.tenant == tenant]
+            if would_exceed_quota(state, tenant, 1) and all(is_full.get(request.request_id) for request in running):
+                stuck.append(running[0])
+    return stuck
 
 
 def _free_pages(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
@@ -71,19 +92,12 @@ def _over_quota(state: SchedulerState, wanting: list[Request]) -> list[str]:
     for request in wanting:
         if request.request_id in state.running:
             wanted[request.tenant] = wanted.get(request.tenant, 0) + 1
-    return [tenant for tenant, num_pages in wanted.items() if _exceeds_quota(state, tenant, num_pages)]
-
-
-def _exceeds_quota(state: SchedulerState, tenant: str, num_wanted_pages: int) -> bool:
-    quota = state.config.tenant(tenant).max_kv_pages
-    if quota is None or state.count_held_pages(tenant) + num_wanted_pages <= quota:
-        return False
-    return sum(request.tenant == tenant for request in state.running.values()) > 1
+    return [tenant for tenant, num_pages in wanted.items() if would_exceed_quota(state, tenant, num_pages)]
 
 
 def _keep_quotas(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
     for tenant in _over_quota(state, wanting):
         wanting_here = [request for request in wanting if request.tenant == tenant]
-        while _exceeds_quota(state, tenant, sum(r.request_id in state.running for r in wanting_here)):
+        while would_exceed_quota(state, tenant, sum(r.request_id in state.running for r in wanting_here)):
             running = [request for request in state.running.values() if request.tenant == tenant]
             _preempt_one(state, running, wanting_here, "quota", draft)
