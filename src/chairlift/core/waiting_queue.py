@@ -14,6 +14,9 @@ from chairlift.core.policies.ordering import OrderingPolicy, RerankingPolicy
 from chairlift.core.request import BlockedOn, Phase, Request
 from chairlift.core.waiting_lanes import Entry, Lane, Tier, TierWalk
 
+_SHARED_LANE = "\0"
+"""Of all tenants that have no lane of their own; the name of none, not even of the nameless one."""
+
 
 class WaitingQueue:
     """Adding costs the logarithm of the length, removing constant time, and looking only what is looked at.
@@ -152,6 +155,11 @@ class WaitingQueue:
         lane.is_held_back = True
         self._held_back.append(lane)
 
+    def find_lane(self, request: Request) -> Lane | None:
+        """Return the lane that a promoted request came from, if others of its tenant wait there."""
+        tier = self._tiers.get(request.priority)
+        return None if tier is None else tier.lanes.get(self._lane_name(request))
+
     def _set_order(self, ordering: OrderingPolicy, is_fair: bool, has_own_lane: Callable[[str], bool]) -> None:
         self._ordering = ordering
         self._is_fair = is_fair
@@ -194,7 +202,7 @@ class WaitingQueue:
             self._tier_order.remove(request.priority)
 
     def _lane_name(self, request: Request) -> str:
-        return request.tenant if self._is_fair or self._has_own_lane(request.tenant) else ""
+        return request.tenant if self._is_fair or self._has_own_lane(request.tenant) else _SHARED_LANE
 
     def _counter_of(self, tier: int) -> Callable[[str], float] | None:
         return (lambda tenant: self._counters.value(tier, tenant)) if self._is_fair else None
@@ -212,6 +220,7 @@ class QueueWalk:
         self._queue = queue
         self._is_peek = is_peek
         self._promoted = iter(queue.promoted)
+        self._last_promoted: Request | None = None
         self._tiers = iter(list(queue.tiers))
         self._tier: TierWalk | None = None
 
@@ -226,7 +235,9 @@ class QueueWalk:
     def next(self) -> Request | None:
         """Return the next request, or ``None`` at the end."""
         for request in self._promoted:
+            self._last_promoted = request
             return request
+        self._last_promoted = None
         while True:
             if self._tier is None:
                 tier = next(self._tiers, None)
@@ -239,8 +250,14 @@ class QueueWalk:
             self._close_tier()
 
     def hold_back(self) -> None:
-        """The last request lacks what only its own tenant can give back: skip all that can be held back with it."""
-        lane = None if self._tier is None else self._tier.hold_back_lane()
+        """The last request lacks what only its own tenant can give back: skip all that can be held back with it.
+
+        They are not promoted meanwhile either. If it was promoted itself, one is enough to take the next chance.
+        """
+        if self._last_promoted is not None:
+            lane = self._queue.find_lane(self._last_promoted)
+        else:
+            lane = None if self._tier is None else self._tier.hold_back_lane()
         if lane is not None:
             self._queue.hold_back(lane)
 

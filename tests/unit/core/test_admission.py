@@ -224,3 +224,35 @@ def test_prompts_that_take_pages_as_they_go_stay_within_their_tenants_quota(dept
     assert most == 8
     assert [rig.output[r] for r in ids] == [alone(prompt, 3) for prompt in prompts]
     assert {event.cause for event in rig.log.of(Preempted)} == {"quota"}
+
+
+def test_requests_that_their_quota_holds_back_are_not_promoted_past_everybody_one_after_the_other():
+    rig = Rig(
+        num_pages=400,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        scheduling_policy="shortest",
+        admission="reserve-full",
+        guaranteed_share=0.5,
+        tenants={"slow": TenantConfig(max_kv_pages=70)},
+    )
+    for _ in range(100):
+        rig.add(12, max_tokens=300, tenant="slow")
+    ended = []
+    for _ in range(60):
+        while rig.scheduler.num_waiting < 105:
+            rig.add(20, max_tokens=1, tenant="brisk")
+        rig.step()
+        ended.append(len(rig.finished))
+    # One of the slow tenant's runs at a time, and the other slots are as good for the brisk one as ever.
+    assert ended[59] - ended[49] == ended[19] - ended[9] > 10
+
+
+def test_the_quota_of_requests_without_a_tenant_holds_back_no_tenant_without_a_quota():
+    rig = Rig(max_num_seqs=4, tenants={"": TenantConfig(max_kv_pages=4)})
+    rig.add(10, max_tokens=30)
+    rig.step()
+    nameless, other = rig.add(10, max_tokens=2), rig.add(10, max_tokens=2, tenant="other")
+    rig.step()
+    assert blocked(rig, nameless) is BlockedOn.QUOTA
+    assert other not in rig.scheduler.state.waiting

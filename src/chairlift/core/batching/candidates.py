@@ -98,7 +98,7 @@ class _Search:
         if self._exceeds_quota(request, num_reserved):
             request.blocked_on = BlockedOn.QUOTA
             walk.hold_back()
-            self._num_skips -= 1
+            self._num_skips -= not request.is_promoted
         elif self._waits_for_prefix(request, start):
             request.blocked_on = BlockedOn.PREFIX
             self._num_skips -= 1
