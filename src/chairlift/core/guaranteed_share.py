@@ -80,10 +80,10 @@ class GuaranteedShare:
 
     def _follow(self, waiting: WaitingQueue) -> None:
         """Forget who does not wait any more, and take in who does."""
-        tiers = waiting.tiers
-        if self._credits.keys() != set(tiers):
+        tiers = set(waiting.tiers)  # clients choose their tiers, so there may be thousands
+        if self._credits.keys() != tiers:
             still = {tier: credit for tier, credit in self._credits.items() if tier in tiers}
-            self._credits = still | {tier: 0.0 for tier in tiers if tier not in still}
+            self._credits = still | {tier: 0.0 for tier in waiting.tiers if tier not in still}
 
 
 def _num_to_compute(request: Request) -> int:

@@ -50,6 +50,8 @@ def change_config(
             raise ConfigurationError(
                 f"{flag} can be raised to {most} while running, which it was started with, got {value}"
             )
+    if changes.get("preemption_mode") == "swap" and cache.num_host_pages == 0:
+        raise ConfigurationError("--preemption-mode swap needs --swap-space, and the server was started without it")
     check_step_budget(changed, cache)
     check_names(changed)
     build_policies(changed)

@@ -127,7 +127,7 @@ class Scheduler:
     @property
     def num_free_slots(self) -> int:
         """Slots that the next step could fill."""
-        return self._config.max_num_seqs - len(self._state.running)
+        return max(0, self._config.max_num_seqs - len(self._state.running))
 
     def add(self, request: Request, now_ns: int) -> None:
         """Take a request in. Its output limit is lowered to what model length and pool can ever hold.

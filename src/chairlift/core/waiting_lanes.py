@@ -174,7 +174,8 @@ class Tier:
         self._num_listed += 1
         heapq.heappush(self._in_order, (key, self._num_listed, lane))
         if len(self._in_order) > 2 * len(self.lanes) + 64:
-            self._in_order = [item for item in self._in_order if item[2].order_key is item[0]]
+            # In place, like below: whoever walks through the heap meanwhile must not be left with an old one.
+            self._in_order[:] = [item for item in self._in_order if item[2].order_key is item[0]]
             heapq.heapify(self._in_order)
 
     def _list_by_arrival(self, lane: Lane, key: tuple[int]) -> None:
@@ -182,7 +183,7 @@ class Tier:
         self._num_listed += 1
         heapq.heappush(self._by_arrival, (key, self._num_listed, lane))
         if len(self._by_arrival) > 2 * len(self.lanes) + 64:
-            self._by_arrival = [item for item in self._by_arrival if item[2].arrival_key is item[0]]
+            self._by_arrival[:] = [item for item in self._by_arrival if item[2].arrival_key is item[0]]
             heapq.heapify(self._by_arrival)
 
 

@@ -136,7 +136,8 @@ class Access:
 
 def _bearer_token(headers: Headers) -> bytes | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
+    # Only what HTTP calls white space: in Latin-1, bytes of a UTF-8 key would be some too.
+    return token.strip(" \t").encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 def _check_keys(api_key: str | None, admin_key: str | None, tenants: Tenants) -> None:

@@ -1,6 +1,7 @@
 """Every failure as an HTTP answer in OpenAI's shape. Knows nothing of which endpoint failed."""
 
 import logging
+import reprlib
 from http import HTTPStatus
 from typing import Any
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 _MAX_QUOTED_CHARS = 100
+_MAX_QUOTED_ITEMS = 40
 
 _CLIENT_CLOSED_REQUEST = 499
 """Nobody reads it; it is what the logs of other servers show for a client that left."""
@@ -33,6 +35,12 @@ _CODES: dict[type[ChairliftError], str] = {
     UnknownModelError: "model_not_found",
     AuthenticationError: "invalid_api_key",
 }
+
+_bounded = reprlib.Repr()
+"""Writes out no more of a value than can be quoted, however much a client sent."""
+_bounded.maxlevel = 3
+_bounded.maxlist = _bounded.maxdict = _MAX_QUOTED_ITEMS
+_bounded.maxstring = _bounded.maxlong = _bounded.maxother = 10 * _MAX_QUOTED_CHARS
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -106,9 +114,10 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     """Answer for what the router refuses: unknown paths and methods."""
     if not isinstance(error, HTTPException):
         return error_response(error)
+    path = shorten(request.url.path)
     message = {
-        HTTPStatus.NOT_FOUND: f"there is no {request.url.path} here",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on {request.url.path}",
+        HTTPStatus.NOT_FOUND: f"there is no {path} here",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on {path}",
     }.get(HTTPStatus(error.status_code), str(error.detail))
     kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_server_error"
     body = _encode(ErrorBody(ErrorDetail(message, kind)))
@@ -137,4 +146,4 @@ def _field_path(location: tuple[int | str, ...]) -> str | None:
 
 
 def _quote(value: Any) -> str:
-    return shorten(repr(value))
+    return shorten(_bounded.repr(value))

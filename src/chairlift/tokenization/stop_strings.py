@@ -10,7 +10,9 @@ The result depends on the text alone, never on how it was cut into pieces: the s
 and among those complete at the same character the longest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,12 @@ class _Matcher:
         return is_complete
 
 
-def _border_lengths(text: str) -> list[int]:
-    """For each prefix of the text, the length of its longest proper prefix that is also its suffix."""
+@lru_cache(maxsize=512)
+def _border_lengths(text: str) -> Sequence[int]:
+    """For each prefix of the text, the length of its longest proper prefix that is also its suffix.
+
+    Kept, because every choice of every prompt of a request looks for the same strings.
+    """
     lengths = [0] * len(text)
     length = 0
     for index in range(1, len(text)):
@@ -109,4 +115,4 @@ def _border_lengths(text: str) -> list[int]:
         if text[index] == text[length]:
             length += 1
         lengths[index] = length
-    return lengths
+    return tuple(lengths)

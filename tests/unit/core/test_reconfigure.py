@@ -82,6 +82,7 @@ def test_a_lower_budget_holds_from_the_next_step_on():
         ({"admission": "all"}, "--admission"),
         ({"preemption_policy": "none"}, "--preemption-policy"),
         ({"preemption_mode": "none"}, "--preemption-mode"),
+        ({"preemption_mode": "swap"}, "--preemption-mode swap needs --swap-space"),
         ({"max_num_seqs": 9}, "--max-num-seqs can be raised to 4"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1"),
         ({"max_num_batched_tokens": 5}, "--max-num-batched-tokens"),

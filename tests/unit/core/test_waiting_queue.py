@@ -60,7 +60,7 @@ def test_looking_at_the_first_touches_only_those():
     queue = make_queue(is_fair=False)
     for number in range(5000):
         queue.push(make_request(number))
-    lane = queue._tiers[0].lanes[""]
+    [lane] = queue._tiers[0].lanes.values()
     looked_at = []
     is_alive = lane.is_alive
 
@@ -84,4 +84,38 @@ def test_many_aborts_at_the_head_are_paid_for_once():
     for request in requests[:1990]:
         queue.remove(request)
     assert [request.request_id for request in queue.first(1)] == [1990]
-    assert len(queue._tiers[0].lanes[""].entries) == 4000 - 1990
+    [lane] = queue._tiers[0].lanes.values()
+    assert len(lane.entries) == 4000 - 1990
+
+
+def queue_of_tenants_most_of_whom_left() -> WaitingQueue:
+    """Tenants 0 to 49 wait; 150 others are gone, and what the heaps still know of them goes with the next listing."""
+    queue = make_queue(is_fair=True)
+    requests = [make_request(number, f"t{number}") for number in range(200)]
+    for request in requests:
+        queue.push(request)
+    queue.push(make_request(200, "t1"))
+    for request in (requests[1], *requests[50:]):
+        queue.remove(request)
+    return queue
+
+
+def test_tidying_up_while_tenants_are_listed_anew_loses_nobody():
+    queue = queue_of_tenants_most_of_whom_left()
+    for number in (0, 2, 3):
+        queue._counters.charge(0, f"t{number}", 10 * (number + 1))
+    assert [request.request_id for request in queue.first(100)] == [*range(4, 50), 200, 0, 2, 3]
+
+
+def test_tidying_up_while_the_oldest_is_looked_for_loses_nobody():
+    queue = queue_of_tenants_most_of_whom_left()
+    with queue.walk() as walk:
+        first = walk.next()
+        walk.hold_back()
+    assert first is not None
+    assert first.request_id == 0
+    next_oldest = queue.oldest(0)
+    assert next_oldest is not None
+    assert next_oldest.request_id == 2
+    with queue.walk():
+        assert queue.oldest(0) is first

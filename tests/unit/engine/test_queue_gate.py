@@ -79,6 +79,18 @@ def test_a_free_slot_without_pages_is_no_place_to_start() -> None:
         QueueGate(QueueSettings(max_num_queued_reqs=0)).check(full.scheduler, SHORT)
 
 
+def test_who_runs_beyond_a_lowered_number_of_slots_does_not_count_against_the_queue() -> None:
+    made = rig(4, max_num_seqs=4)
+    made.step()
+    made.scheduler.reconfigure({"max_num_seqs": 1}, 0)
+    assert (made.scheduler.num_running, made.scheduler.num_waiting) == (4, 0)
+    gate = QueueGate(QueueSettings(max_num_queued_reqs=1))
+    gate.check(made.scheduler, SHORT)
+    made.add(3, 100)
+    with pytest.raises(OverloadedError, match="1 requests wait, and --max-num-queued-reqs is 1"):
+        gate.check(made.scheduler, SHORT)
+
+
 def test_without_caps_nothing_is_refused() -> None:
     QueueGate(QueueSettings()).check(rig(100).scheduler, Newcomer(10**9))
 

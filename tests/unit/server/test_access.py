@@ -50,6 +50,11 @@ def test_a_key_names_its_tenant_and_bounds_its_tier() -> None:
     assert ask(access, key="sk-none") == ask(access) == 401
 
 
+def test_a_key_may_end_in_any_letter() -> None:
+    """In Latin-1, the last byte of this one is white space."""
+    assert terms(Access(ServerSettings(api_key="sk-voilà")), key="sk-voilà").tenant == ""
+
+
 def test_without_a_tenants_file_no_priority_is_below_zero() -> None:
     engine = StubEngine()
     post("/v1/completions", {"prompt": "x", "priority": -5}, engine=engine)

@@ -1,8 +1,10 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from chairlift.config.sections import ServerSettings
+from chairlift.server.openai.requests import ChatBody, CompletionBody, DetokenizeBody
 from tests.unit.server.stub_engine import StubEngine, post, request
 
 CHAT = "/v1/chat/completions"
@@ -199,3 +201,32 @@ def test_an_error_quotes_only_the_beginning_of_what_is_long(body: dict) -> None:
     assert response.status_code in (400, 404)
     assert "yyy…'" in response.text
     assert len(response.text) < 500
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (CompletionBody, '{"prompt": [1, %s]}'),
+        (CompletionBody, '{"prompt": ["a", %s]}'),
+        (CompletionBody, '{"prompt": [[1, %s]]}'),
+        (CompletionBody, '{"prompt": [[1], %s]}'),
+        (CompletionBody, '{"prompt": "x", "stop": [%s]}'),
+        (CompletionBody, '{"prompt": "x", "stop_token_ids": [%s]}'),
+        (ChatBody, '{"messages": [%s]}'),
+        (ChatBody, '{"messages": [{"role": "user", "content": [%s]}]}'),
+        (ChatBody, '{"messages": [{"role": "user", "tool_calls": [%s]}]}'),
+        (DetokenizeBody, '{"tokens": [%s]}'),
+    ],
+)
+def test_a_body_of_wrong_items_costs_one_error_and_not_one_each(model: type[BaseModel], body: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate_json(body % ",".join(["true"] * 100))
+    assert caught.value.error_count() == 1
+
+
+def test_a_long_value_is_quoted_by_its_beginning() -> None:
+    error = refused(COMPLETIONS, {"prompt": "x", "user": [1] * 100_000})
+    assert error["message"].startswith("user: Input should be a valid string, got [1, 1, 1, ")
+    assert len(error["message"]) < 200
+    assert len(refused(COMPLETIONS, {"prompt": "x", "n": 10**4000})["message"]) < 200
+    assert len(refused(f"/{'x' * 5000}", {}, status=404)["message"]) < 200

@@ -118,3 +118,9 @@ def test_long_repetitive_stops_cost_little() -> None:
     checker = StopChecker((stop,))
     emitted = "".join(checker.push("a" * 100, count).emit for count in range(1, 1001))
     assert emitted + checker.flush() == "a" * 100_000
+
+
+def test_choices_that_look_for_the_same_string_share_what_is_known_of_it():
+    """A request may have thousands of choices, each with 64 stop strings of a thousand characters."""
+    first, second = (StopChecker(("ab" * 500,))._matchers[0] for _ in range(2))
+    assert first._borders is second._borders

@@ -4,7 +4,7 @@
 :mod:`chairlift.server.openai.fields`.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -12,6 +12,10 @@ from chairlift.server.openai.fields import check_other_fields
 
 MAX_DEADLINE_MS = 10**9
 """Longest deadline of a request: about eleven days."""
+
+_T = TypeVar("_T")
+_List: TypeAlias = Annotated[list[_T], Field(fail_fast=True)]
+"""A list whose check ends at the first wrong item: one error is told, and a body has room for millions."""
 
 
 class Body(BaseModel):
@@ -46,9 +50,9 @@ def _content_form(value: object) -> str:
 
 Prompt = Annotated[
     Annotated[str, Tag("one text")]
-    | Annotated[list[str], Tag("list of texts")]
-    | Annotated[list[int], Tag("token ids")]
-    | Annotated[list[list[int]], Tag("lists of token ids")],
+    | Annotated[_List[str], Tag("list of texts")]
+    | Annotated[_List[int], Tag("token ids")]
+    | Annotated[_List[_List[int]], Tag("lists of token ids")],
     Discriminator(
         _prompt_form,
         custom_error_type="prompt_form",
@@ -56,7 +60,7 @@ Prompt = Annotated[
     ),
 ]
 
-StringList = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+StringList = Annotated[_List[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
 
 
 class StreamOptions(Body):
@@ -84,7 +88,7 @@ class SamplingFields(Body):
     frequency_penalty: float | None = Field(None, description="Subtracted from logits for each use in the output.")
     seed: int | None = Field(None, description="Makes the request repeatable.")
     stop: StringList | None = Field(None, description="Text, or list of texts, that ends a choice.")
-    stop_token_ids: list[int] | None = Field(None, description="Token ids that end a choice.")
+    stop_token_ids: _List[int] | None = Field(None, description="Token ids that end a choice.")
     include_stop_str_in_output: bool | None = Field(None, description="Keep the stop string in the answer.")
     max_tokens: int | None = Field(None, description="Output tokens at most; lowered to what the model length leaves.")
     min_tokens: int | None = Field(None, description="Do not stop before this many output tokens.")
@@ -135,7 +139,7 @@ class TextPart(BaseModel):
 
 
 MessageContent = Annotated[
-    Annotated[str | None, Tag("one text")] | Annotated[list[TextPart], Tag("list of parts")],
+    Annotated[str | None, Tag("one text")] | Annotated[_List[TextPart], Tag("list of parts")],
     Discriminator(_content_form),
 ]
 
@@ -148,7 +152,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: MessageContent = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: _List[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:
@@ -165,7 +169,7 @@ class Message(BaseModel):
 class ChatBody(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: _List[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, description="OpenAI's newer name of max_tokens; wins over it.")
     add_generation_prompt: bool | None = Field(None, description="End the prompt where the assistant's turn begins.")
     continue_final_message: bool | None = Field(None, description="Continue the last message instead of answering it.")
@@ -177,7 +181,7 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: _List[Message] | None = Field(None, min_length=1)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -189,4 +193,4 @@ class DetokenizeBody(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: _List[int]
