@@ -39,7 +39,9 @@ def sampling_params(body: SamplingFields, settings: ServerSettings) -> SamplingP
         InvalidRequestError: a value is outside its range or above a limit of the server.
     """
     if body.n is not None and body.n > settings.max_choices:
-        raise InvalidRequestError(f"n is {shorten(str(body.n))}, but --max-choices is {settings.max_choices}", param="n")
+        raise InvalidRequestError(
+            f"n is {shorten(str(body.n))}, but --max-choices is {settings.max_choices}", param="n"
+        )
     values: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAME if getattr(body, name) is not None}
     if isinstance(body, ChatBody):
         newer = body.max_completion_tokens
