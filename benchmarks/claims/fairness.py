@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.claims.chat import CHAT
 from benchmarks.claims.simulated import Run, Step, parse_options, show, simulate, write_json
-from chairlift.simulator.statistics import jain_index
+from chairlift.report.statistics import jain_index
 from chairlift.workload.streams import Stream
 
 QUIET_RATE_PER_S = 30.0

@@ -15,11 +15,11 @@ from rich.table import Table
 
 from chairlift.config.load import load_settings
 from chairlift.core.step_plan import Chunk, StepPlan
+from chairlift.report.statistics import Distribution
 from chairlift.simulator.latency.catalogue import find_latency_model
 from chairlift.simulator.latency.model import LatencyModel, StepShape, StepTime
 from chairlift.simulator.setup import machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
-from chairlift.simulator.statistics import Distribution
 from chairlift.simulator.summary import RunSummary, StreamSummary, summarize
 from chairlift.workload.streams import Stream, Workload
 

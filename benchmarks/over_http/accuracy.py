@@ -28,11 +28,11 @@ from rich.table import Table
 
 from benchmarks.over_http.served import Served, Server, serve
 from chairlift.config.load import load_settings
+from chairlift.report.statistics import Distribution, describe
 from chairlift.simulator.latency.catalogue import find_latency_model
 from chairlift.simulator.latency.model import LatencyModel
 from chairlift.simulator.setup import machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
-from chairlift.simulator.statistics import Distribution, describe
 from chairlift.simulator.summary import summarize
 from chairlift.workload.distributions import Lognormal
 from chairlift.workload.items import WorkRequest

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.over_http.served import Served, Server, full_steps, serve, temporary_folder
-from chairlift.simulator.statistics import describe
+from chairlift.report.statistics import describe
 from chairlift.workload.distributions import Lognormal
 from chairlift.workload.streams import Stream, Workload
 

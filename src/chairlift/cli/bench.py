@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from chairlift.benchmark.offline import OfflineMeasurement, OfflineReport, measure
+from chairlift.cli.bench_compare import compare
+from chairlift.cli.bench_serve import serve
 from chairlift.cli.options import HELP_NAMES, setting_options
 from chairlift.errors import ConfigurationError
 from chairlift.workload.lengths import WORKLOADS, WorkItem
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 @click.group(context_settings=HELP_NAMES)
 def bench() -> None:
     """Measure throughput and latency."""
+
+
+bench.add_command(serve)
+bench.add_command(compare)
 
 
 @bench.command(context_settings=HELP_NAMES)

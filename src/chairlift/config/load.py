@@ -69,6 +69,18 @@ def load_tenants(path: str | None, env: Mapping[str, str] | None = None) -> Tena
     return Tenants() if path is None else read_tenants(Path(path).expanduser(), os.environ if env is None else env)
 
 
+def read_secret(variable: str, shown: str, env: Mapping[str, str] | None = None) -> str:
+    """Return what an environment variable holds that ``shown`` names; a secret is never an argument itself.
+
+    Raises:
+        ConfigurationError: it is not set, or empty.
+    """
+    value = (os.environ if env is None else env).get(variable, "").strip()
+    if not value:
+        raise ConfigurationError(f"{shown} names the environment variable {variable}, which is not set")
+    return value
+
+
 def _read_environment(env: Mapping[str, str]) -> dict[str, object]:
     chosen: dict[str, object] = {}
     for variable, text in sorted(env.items()):

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from chairlift.report.statistics import Distribution, curve, curve_weighted, describe, describe_weighted, jain_index
 from chairlift.simulator.recorder import StreamRecord
 from chairlift.simulator.series import SeriesPoint
 from chairlift.simulator.setup import SimulatedEngine
 from chairlift.simulator.simulation import Finished
-from chairlift.simulator.statistics import Distribution, curve, curve_weighted, describe, describe_weighted, jain_index
 from chairlift.workload.streams import Stream, Workload
 
 _NS_PER_S = 1e9
@@ -61,7 +61,7 @@ class StreamSummary:
     goodput_per_s: float | None
     """Requests per second that met it."""
     ttft_curve_ms: tuple[float, ...]
-    """Quantiles at :data:`~.statistics.CURVE_CHANCES`, for plots; not in the JSON."""
+    """Quantiles at :data:`~chairlift.report.statistics.CURVE_CHANCES`, for plots; not in the JSON."""
     itl_curve_ms: tuple[float, ...]
 
     def to_json(self) -> dict[str, object]:

@@ -5,7 +5,7 @@ Knows nothing of how a table is drawn.
 
 from collections.abc import Iterable
 
-from chairlift.simulator.statistics import Distribution
+from chairlift.report.statistics import Distribution
 from chairlift.simulator.summary import RunSummary, StreamSummary
 
 COLUMNS = (

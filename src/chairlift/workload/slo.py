@@ -16,18 +16,21 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Time to first token and time per output token at most; ``None`` sets no limit.
+    """Time to first token, time per output token and time of the whole request at most; ``None`` sets no limit.
 
-    ``percent``: the part of the requests that should meet both.
+    ``percent``: the part of the requests that should meet them all.
     """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     percent: float = 99.0
+    e2e_ms: float | None = None
 
-    def is_met(self, ttft_ns: int, tpot_ns: float | None) -> bool:
+    def is_met(self, ttft_ns: int, tpot_ns: float | None, e2e_ns: int | None = None) -> bool:
         """Whether a finished request met it; ``tpot_ns`` is absent if it had one output token."""
         if self.ttft_ms is not None and ttft_ns > self.ttft_ms * _NS_PER_MS:
+            return False
+        if self.e2e_ms is not None and e2e_ns is not None and e2e_ns > self.e2e_ms * _NS_PER_MS:
             return False
         return self.tpot_ms is None or tpot_ns is None or tpot_ns <= self.tpot_ms * _NS_PER_MS
 
@@ -57,9 +60,13 @@ def parse_slo(value: object, what: str) -> Slo:
             raise ConfigurationError(f"{what} is {value!r}, but must be TTFT/TPOT in ms or one of: {names}") from None
     if isinstance(value, dict):
         fields: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
-        if fields.keys() <= {"ttft_ms", "tpot_ms", "percent"}:
+        if fields.keys() <= {"ttft_ms", "tpot_ms", "e2e_ms", "percent"} and all(map(_is_limit, fields.values())):
             return Slo(**{name: float(number) for name, number in fields.items()})
-    raise ConfigurationError(f"{what} must have ttft_ms, tpot_ms and percent, got {value!r}")
+    raise ConfigurationError(f"{what} may have ttft_ms, tpot_ms, e2e_ms and percent, numbers from 0 on, got {value!r}")
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _limit(text: str) -> float | None:

@@ -8,12 +8,12 @@ import pytest
 
 from chairlift.core.page_keys import DigestKeyer
 from chairlift.core.step_plan import StepPlan
+from chairlift.report.statistics import curve, curve_weighted, describe, describe_weighted, jain_index
 from chairlift.simulator.content_keys import ContentKeyer
 from chairlift.simulator.latency.model import ConstantLatency
 from chairlift.simulator.recorder import Recorder
 from chairlift.simulator.series import TimeSeries
 from chairlift.simulator.simulation import Simulation
-from chairlift.simulator.statistics import curve, curve_weighted, describe, describe_weighted, jain_index
 from chairlift.simulator.summary import RunSummary, summarize
 from chairlift.workload.distributions import Fixed, Uniform
 from chairlift.workload.items import ContentRun, WorkRequest, compact_prompt

@@ -1,59 +1,35 @@
 """Plots of simulations, as SVG text to be put into a page.
 
-Knows nothing of pages. Figures are made without a display, and with the same bytes for the same numbers.
+Knows nothing of pages.
 """
 
-import io
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
-import matplotlib
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-
-from chairlift.simulator.statistics import CURVE_CHANCES
+from chairlift.report.figures import MAX_LEGEND, Axes, add_legend, label_curves, new_figure, plot_curve, to_svg
 from chairlift.simulator.summary import RunSummary, StreamSummary
 
-# Matplotlib's stubs leave keyword arguments open, so its objects pass through here untyped.
-Axes = Any
-_mpl = cast("Any", matplotlib)
-
-_STYLE: dict[str, Any] = {
-    "svg.hashsalt": "chairlift",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-}
-_MAX_LEGEND = 12
 _LEAST_TICK_PART = 0.06
 """Part of an axis that a tick's label takes."""
 
 
 def latency_plots(runs: Sequence[RunSummary]) -> str:
     """Distributions of TTFT and of gaps between tokens, one line per run and stream."""
-    figure, axes = _figure(1, 2, height=3.6)
+    figure, axes = new_figure(1, 2, height=3.6)
     for run, stream in _lines(runs):
         name = _name(run, stream, runs)
-        for axis, curve in ((axes[0], stream.ttft_curve_ms), (axes[1], stream.itl_curve_ms)):
-            if curve:
-                axis.plot([max(value, 1e-3) for value in curve], [100 * c for c in CURVE_CHANCES], label=name)
-    for axis, title in ((axes[0], "Time to first token"), (axes[1], "Gap between two tokens")):
-        axis.set(title=title, xlabel="ms", ylabel="% of requests" if axis is axes[0] else "% of gaps", xscale="log")
-        axis.set_ylim(0, 100)
-    _legend(axes[0])
-    return _svg(figure)
+        plot_curve(axes[0], stream.ttft_curve_ms, name)
+        plot_curve(axes[1], stream.itl_curve_ms, name)
+    label_curves(axes[0], "Time to first token", "requests")
+    label_curves(axes[1], "Gap between two tokens", "gaps")
+    add_legend(axes[0])
+    return to_svg(figure)
 
 
 def timeline_plots(run: RunSummary) -> str:
     """Batch occupancy, KV memory and queue over time, the latter two by stream."""
-    figure, axes = _figure(4, 1, height=7.6, sharex=True)
+    figure, axes = new_figure(4, 1, height=7.6, sharex=True)
     times = [point.at_s for point in run.series]
     columns = list(zip(*(point.means for point in run.series), strict=True)) if run.series else []
     if columns:
@@ -68,14 +44,14 @@ def timeline_plots(run: RunSummary) -> str:
     axes[1].set(title="KV pages in use", ylabel="% of the pool", ylim=(0, 105))
     axes[2].set(title="Running, by stream", ylabel="requests")
     axes[3].set(title="Waiting, by stream", ylabel="requests", xlabel="simulated seconds")
-    if 1 < len(run.streams) <= _MAX_LEGEND:
-        _legend(axes[2])
-    return _svg(figure)
+    if 1 < len(run.streams) <= MAX_LEGEND:
+        add_legend(axes[2])
+    return to_svg(figure)
 
 
 def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str, Sequence[RunSummary]]]) -> str:
     """Time per token, throughput and batch against a swept setting, and what KV pressure costs: the knee."""
-    figure, axes = _figure(2, 2, height=6.4, sharex=True)
+    figure, axes = new_figure(2, 2, height=6.4, sharex=True)
     measures: list[tuple[Axes, str, Callable[[RunSummary], float]]] = [
         (axes[0], "TPOT, ms (p50, p99 dashed)", lambda run: _percentile(run, 50.0)),
         (axes[1], "output tokens per second", lambda run: run.total.output_tokens_per_s),
@@ -100,8 +76,8 @@ def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str
     for axis in axes[2:]:
         axis.set_xlabel(setting)
     if len(groups) > 1:
-        _legend(axes[0])
-    return _svg(figure)
+        add_legend(axes[0])
+    return to_svg(figure)
 
 
 def _mark_knee(axes: Sequence[Axes], values: Sequence[float], runs: Sequence[RunSummary], color: Any) -> None:
@@ -159,25 +135,3 @@ def _name(run: RunSummary, stream: StreamSummary, runs: Sequence[RunSummary]) ->
     if len(runs) == 1:
         return stream.name
     return run.label if len(run.streams) == 1 else f"{run.label}: {stream.name}"
-
-
-def _figure(num_rows: int, num_columns: int, *, height: float, sharex: bool = False) -> tuple[Any, list[Axes]]:
-    with _mpl.rc_context(_STYLE):
-        figure = cast("Any", Figure(figsize=(10, height), layout="constrained"))
-        FigureCanvasSVG(figure)
-        grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=sharex)
-        return figure, list(grid.flat)
-
-
-def _legend(axis: Axes) -> None:
-    _, labels = axis.get_legend_handles_labels()
-    if 1 <= len(labels) <= _MAX_LEGEND:
-        axis.legend(fontsize=8)
-
-
-def _svg(figure: Any) -> str:
-    text = io.StringIO()
-    with _mpl.rc_context(_STYLE):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    # The XML declaration and document type have no place inside a page.
-    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -16,32 +16,37 @@ CURVE_CHANCES = (*(index / 100 for index in range(100)), 0.992, 0.994, 0.996, 0.
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution in a few numbers; ``percentiles`` are those of :data:`PERCENTS`."""
+    """A distribution in a few numbers; ``percentiles`` are those of ``percents``."""
 
     count: int
     mean: float
     percentiles: tuple[float, ...]
     maximum: float
+    percents: tuple[float, ...] = PERCENTS
 
     def at(self, percent: float) -> float:
         """Return one of the percentiles."""
-        return self.percentiles[PERCENTS.index(percent)]
+        return self.percentiles[self.percents.index(percent)]
 
     def to_json(self, digits: int = 3) -> dict[str, float]:
         """Return the numbers by name."""
         named = {
-            f"p{percent:g}": round(value, digits) for percent, value in zip(PERCENTS, self.percentiles, strict=True)
+            f"p{percent:g}": round(value, digits)
+            for percent, value in zip(self.percents, self.percentiles, strict=True)
         }
         return {"count": self.count, "mean": round(self.mean, digits), **named, "max": round(self.maximum, digits)}
 
 
-def describe(values: Iterable[float], scale: float = 1.0) -> Distribution | None:
+def describe(
+    values: Iterable[float], scale: float = 1.0, percents: tuple[float, ...] = PERCENTS
+) -> Distribution | None:
     """Describe values, each multiplied by ``scale``; ``None`` if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
-    percentiles = _at(ordered, [percent / 100 for percent in PERCENTS], scale)
-    return Distribution(len(ordered), fsum(ordered) / len(ordered) * scale, percentiles, ordered[-1] * scale)
+    percentiles = _at(ordered, [percent / 100 for percent in percents], scale)
+    mean = fsum(ordered) / len(ordered) * scale
+    return Distribution(len(ordered), mean, percentiles, ordered[-1] * scale, percents)
 
 
 def curve(values: Iterable[float], scale: float = 1.0) -> tuple[float, ...]:
@@ -50,15 +55,17 @@ def curve(values: Iterable[float], scale: float = 1.0) -> tuple[float, ...]:
     return _at(ordered, CURVE_CHANCES, scale) if ordered else ()
 
 
-def describe_weighted(values: Sequence[float], counts: Sequence[int], scale: float = 1.0) -> Distribution | None:
-    """Describe values of which each occurs as often as its count says."""
+def describe_weighted(
+    values: Sequence[float], counts: Sequence[int], scale: float = 1.0, percents: tuple[float, ...] = PERCENTS
+) -> Distribution | None:
+    """Describe values of which each occurs as often as its count says; ``percents`` must grow."""
     pairs = sorted(zip(values, counts, strict=True))
     if not pairs:
         return None
     total = sum(counts)
-    percentiles = _at_weighted(pairs, [percent / 100 for percent in PERCENTS], scale)
+    percentiles = _at_weighted(pairs, [percent / 100 for percent in percents], scale)
     mean = fsum(value * count for value, count in pairs) / total * scale
-    return Distribution(total, mean, percentiles, pairs[-1][0] * scale)
+    return Distribution(total, mean, percentiles, pairs[-1][0] * scale, percents)
 
 
 def curve_weighted(values: Sequence[float], counts: Sequence[int], scale: float = 1.0) -> tuple[float, ...]:
