@@ -59,14 +59,20 @@ class RecordingKeyer:
 
     def extend(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
         """Return the other keyer's keys, and record them."""
-        keys = self._keyer.extend(parent, token_ids, page_size)
-        self._recorded.append([self._shorten(key) for key in keys])
-        return keys
+        return self._record(self._keyer.extend(parent, token_ids, page_size))
+
+    def recall(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
+        """Return what the other keyer recalls, and record it."""
+        return self._record(self._keyer.recall(parent, token_ids, page_size))
 
     def take(self) -> list[list[int | str]]:
         """Remove and return what was recorded since the last call."""
         recorded, self._recorded = self._recorded, []
         return recorded
+
+    def _record(self, keys: list[Hashable]) -> list[Hashable]:
+        self._recorded.append([self._shorten(key) for key in keys])
+        return keys
 
     def _shorten(self, key: Hashable) -> int | str:
         if isinstance(key, bytes):

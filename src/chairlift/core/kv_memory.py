@@ -3,7 +3,8 @@
 Knows nothing of steps or queues; it is told when tokens are computed and when requests come and go.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from chairlift.config.resolved import CacheConfig
 from chairlift.core.events import PageEvicted, PagesCached
@@ -14,6 +15,11 @@ from chairlift.core.prefix_tree import PrefixTree
 from chairlift.core.request import Request
 from chairlift.core.views import RequestView
 from chairlift.errors import PoolExhaustedError
+
+
+PageNamer: TypeAlias = Callable[[Hashable, Sequence[int], int], list[Hashable]]
+_KEYS_AT_A_TIME = 16
+"""Keys made at first beyond those that the tree has; twice as many each time these are found."""
 
 
 class Start(NamedTuple):
@@ -77,10 +83,16 @@ class KVMemory:
         found = request.found_prefix
         if found is not None and found[0] == self.tree.version and found[1] == num_pages:
             return found[2]
-        self._extend_keys(request, num_pages)
-        pages = self.tree.match(request.page_keys[:num_pages])
+        pages = self._match(request, num_pages)
         request.found_prefix = (self.tree.version, num_pages, pages)
         return pages
+
+    def page_key(self, request: Request, index: int) -> Hashable | None:
+        """Return the key of one of a request's pages; ``None`` if it has no tokens to fill it."""
+        if not self._is_caching or (index + 1) * self.page_size > request.num_tokens:
+            return None
+        self._extend_keys(request, index + 1)
+        return request.page_keys[index]
 
     def peek_prefix(self, request: Request) -> list[int]:
         """Same as :meth:`find_prefix`, but only as far as its page keys were needed yet. Changes nothing at all."""
@@ -204,10 +216,24 @@ class KVMemory:
             if self._events is not None:
                 self._events.emit(PageEvicted(page))
 
+    def _match(self, request: Request, num_pages: int) -> list[int]:
+        """Find cached pages, making keys only as far as the tree has them, and a few more."""
+        keys = request.page_keys
+        if len(keys) < num_pages:
+            self._name_pages(request, num_pages, self._keyer.recall)
+        pages = self.tree.match(keys[:num_pages])
+        step = _KEYS_AT_A_TIME
+        while len(pages) == len(keys) < num_pages:
+            self._extend_keys(request, min(len(keys) + step, num_pages))
+            pages = self.tree.match(keys)
+            step *= 2
+        return pages
+
     def _extend_keys(self, request: Request, num_pages: int) -> None:
+        if len(request.page_keys) < num_pages:
+            self._name_pages(request, num_pages, self._keyer.extend)
+
+    def _name_pages(self, request: Request, num_pages: int, name: PageNamer) -> None:
         keys, size = request.page_keys, self.page_size
-        if len(keys) >= num_pages:
-            return
         parent = keys[-1] if keys else self._keyer.root(request.cache_salt, request.adapter)
-        tokens = request.token_ids[len(keys) * size : num_pages * size]
-        keys.extend(self._keyer.extend(parent, tokens, size))
+        keys.extend(name(parent, request.token_ids[len(keys) * size : num_pages * size], size))

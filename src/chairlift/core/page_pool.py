@@ -67,9 +67,21 @@ class PagePool:
         """How many leases hold this page."""
         return self._references[page]
 
-    def count_idle(self, pages: Sequence[int]) -> int:
-        """How many of these pages no lease holds."""
-        return len(pages) - sum(map(bool, map(self._references.__getitem__, pages)))
+    def count_idle(self, path: Sequence[int]) -> int:
+        """How many of these pages no lease holds.
+
+        The pages follow one another in some page table. So each has at most as many holders as the one before it, and
+        bisection finds the first that nobody holds.
+        """
+        references = self._references
+        low, high = 0, len(path)
+        while low < high:
+            middle = (low + high) // 2
+            if references[path[middle]]:
+                low = middle + 1
+            else:
+                high = middle
+        return len(path) - low
 
     def is_cached(self, page: int) -> bool:
         """Whether the prefix tree holds this page, leased or not."""
@@ -80,6 +92,7 @@ class PagePool:
 
         Raises:
             PoolExhaustedError: fewer than ``num_new`` pages are free; nothing has changed.
+            LeaseError: a page of ``shared`` is free; nothing has changed.
         """
         self._require_free(num_new)
         self._reference(shared)
@@ -103,7 +116,7 @@ class PagePool:
         """Append pages to a lease that others or the prefix tree hold already.
 
         Raises:
-            LeaseError: the lease was released, or a page is free.
+            LeaseError: the lease was released, or a page is free; nothing has changed.
         """
         if lease.is_released:
             raise LeaseError("a released lease cannot grow")
@@ -163,13 +176,14 @@ class PagePool:
 
     def _reference(self, shared: Sequence[int]) -> None:
         references = self._references
-        for page in shared:
-            held = references[page]
-            if held == 0:
-                if not self._is_cached[page]:
-                    raise LeaseError(f"page {page} is free and cannot be shared")
-                self._num_cached -= 1
-            references[page] = held + 1
+        held = list(map(references.__getitem__, shared))
+        idle = shared if not any(held) else [page for page, count in zip(shared, held, strict=True) if not count]
+        for page in idle:
+            if not self._is_cached[page]:
+                raise LeaseError(f"page {page} is free and cannot be shared")
+        self._num_cached -= len(idle)
+        for page, count in zip(shared, held, strict=True):
+            references[page] = count + 1
 
     def _give_back(self, pages: Sequence[int]) -> list[int]:
         idle: list[int] = []

@@ -52,3 +52,10 @@ class PageKeyer(Protocol):
     def extend(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
         """Return one key per full page of ``token_ids``, chained from ``parent``; a partial last page gets none."""
         ...
+
+    def recall(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
+        """Return the first of the keys that :meth:`extend` would: as many as cost next to nothing, perhaps none.
+
+        Whoever keeps no record of what it named before returns none. If naming a page costs nothing, return all.
+        """
+        ...

@@ -16,29 +16,29 @@ from collections.abc import Hashable, Iterable, Sequence
 from chairlift.core.page_pool import PagePool
 from chairlift.core.policies.eviction import EvictionPolicy
 
+_RUN_PAGES = 16
+"""A node in so many remembers the pages from there up."""
+
 
 class Node:
     """One cached page."""
 
-    __slots__ = ("key", "last_used", "num_children", "page", "parent", "version")
+    __slots__ = ("depth", "key", "last_used", "num_children", "page", "parent", "run", "run_version", "version")
 
     def __init__(self, key: Hashable, page: int, parent: "Node | None", last_used: int) -> None:
         self.key = key
         self.page = page
         self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        """Pages before this one on its path."""
         self.num_children = 0
         self.last_used = last_used
         """Logical time of the last release of its page; grows with every release in the tree."""
         self.version = 0
         """Entries of the eviction heap that carry another version are stale."""
-
-    @property
-    def depth(self) -> int:
-        """Pages before this one on its path."""
-        depth, node = 0, self.parent
-        while node is not None:
-            depth, node = depth + 1, node.parent
-        return depth
+        self.run: list[int] = []
+        """The last pages of its path, its own included, if ``run_version`` is the tree's."""
+        self.run_version = -1
 
 
 class PrefixTree:
@@ -55,6 +55,8 @@ class PrefixTree:
         self._by_page: dict[int, Node] = {}
         self._heap: list[tuple[float, int, int, Node]] = []
         self._now = 0
+        self._run_version = 0
+        """Changes whenever a page of a node is replaced by an equal one."""
         self.version = 0
         """Changes whenever a page enters or leaves the tree: equal versions find the same prefixes."""
 
@@ -67,13 +69,37 @@ class PrefixTree:
         return self._nodes.values()
 
     def match(self, keys: Sequence[Hashable]) -> list[int]:
-        """Return the pages of the longest cached prefix of ``keys``. Changes nothing."""
-        nodes, pages = self._nodes, list[int]()
-        for key in keys:
-            if key not in nodes:
-                break
-            pages.append(nodes[key].page)
+        """Return the pages of the longest cached prefix of ``keys``. Changes nothing that could be seen.
+
+        Where a node is, all its ancestors are, since only leaves are evicted: bisection finds the last one.
+        """
+        nodes = self._nodes
+        if not keys or keys[0] not in nodes:
+            return []
+        low, high = 1, len(keys)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if keys[middle - 1] in nodes:
+                low = middle
+            else:
+                high = middle - 1
+        pages: list[int] = []
+        for end in range(_RUN_PAGES, low + 1, _RUN_PAGES):
+            node = nodes[keys[end - 1]]
+            pages += node.run if node.run_version == self._run_version else self._note_run(node)
+        pages += [nodes[key].page for key in keys[len(pages) : low]]
         return pages
+
+    def _note_run(self, node: Node) -> list[int]:
+        """Remember the last pages of a node's path, until any page of any node is replaced."""
+        run: list[int] = []
+        above: Node | None = node
+        while above is not None and len(run) < _RUN_PAGES:
+            run.append(above.page)
+            above = above.parent
+        run.reverse()
+        node.run, node.run_version = run, self._run_version
+        return run
 
     def insert(self, keys: Sequence[Hashable], pages: Sequence[int], start: int, end: int) -> int:
         """Offer pages ``[start, end)`` of a leased path, whose pages before ``start`` are in the tree already.
@@ -102,6 +128,7 @@ class PrefixTree:
                 self._pool.unmark_cached(node.page)
                 node.page = page
                 node.version += 1
+                self._run_version += 1
             else:
                 return index
             self._by_page[page] = node

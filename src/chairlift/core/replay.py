@@ -194,6 +194,17 @@ class _ReplayKeyer:
         self._num_invented += 1
         return [("invented", self._num_invented, index) for index in range(num_pages)]
 
+    def recall(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
+        """Return the next logged keys: what was recalled then is not known otherwise."""
+        del parent
+        num_pages = len(token_ids) // page_size
+        logged = self._expected.popleft() if self._expected else None
+        if logged is not None and len(logged) <= num_pages:
+            return list(logged)
+        found = "no page keys" if logged is None else f"{len(logged)} page keys"
+        self._difference = (found, f"{num_pages} page keys at most")
+        return []
+
 
 def _or_none(plan: Entry | None) -> str:
     return "none" if plan is None else str(plan)

@@ -28,23 +28,23 @@ class StepPace:
             return cap_tokens
         num_context_tokens = state.num_decode_context_tokens + num_decodes
         num_context_tokens += sum(request.num_scheduled_tokens for request in state.joining.values())
-        return self._budget.limit_tokens(cap_tokens, config.target_tpot_ms, num_decodes, num_context_tokens)
+        return self._budget.limit_tokens(
+            cap_tokens, config.target_tpot_ms, num_decodes, num_context_tokens, self._furthest_prompt()
+        )
 
     def paused(self) -> None:
         """There was nothing to plan."""
         self._budget.paused()
 
     def planned(self, draft: StepDraft) -> None:
-        """A step was planned: note how much context it reads, and where its longest prompt goes on."""
-        num_context_tokens, prompt_start = self._state.num_decode_context_tokens, 0
+        """A step was planned: note how much context it reads."""
+        num_context_tokens = self._state.num_decode_context_tokens
         for _, chunk in draft.chunks:
             length = chunk.length + chunk.padding
             num_context_tokens += length * chunk.start + length * (length + 1) // 2
-            if not chunk.samples:
-                prompt_start = max(prompt_start, chunk.start + chunk.length)
         draft.budget.num_context_tokens = num_context_tokens
         draft.budget.planned_ns = draft.now_ns
-        self._budget.planned(draft.now_ns, prompt_start)
+        self._budget.planned(draft.now_ns)
 
     def committed(self, record: InFlightStep, result: StepResult) -> None:
         """A step was committed. One that waited for swapped pages says nothing about those that do not."""
@@ -58,3 +58,12 @@ class StepPace:
             if request.expected_wait is not None and request.num_output_tokens == 1:
                 self.waits.first_token(request, self._ended_ns)
         self.waits.step_ended(state, budget, result.duration_ns)
+
+    def _furthest_prompt(self) -> int:
+        """Return where the furthest of the prompts goes on that may get a part of the next step."""
+        state = self._state
+        furthest = max((request.num_scheduled_tokens for request in state.prefilling.values()), default=0)
+        for request in state.waiting.first(1) if len(state.running) < state.config.max_num_seqs else ():
+            num_cached_tokens = len(state.memory.peek_prefix(request)) * state.memory.page_size
+            furthest = max(furthest, request.num_computed_tokens, request.num_swapped_tokens, num_cached_tokens)
+        return furthest

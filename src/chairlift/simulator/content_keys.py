@@ -50,3 +50,7 @@ class ContentKeyer:
             (root | content << _PLACE_BITS if content else fresh) | index
             for index, content in enumerate(token_ids[page_size - 1 :: page_size], start=place)
         ]
+
+    def recall(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
+        """Return all keys: they are numbers that need no hashing."""
+        return self.extend(parent, token_ids, page_size)

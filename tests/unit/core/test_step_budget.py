@@ -112,6 +112,34 @@ def test_if_decodes_alone_take_longer_prompts_get_a_page_in_every_fourth_step() 
     assert len(steps) == pytest.approx(4 * 800 / 16, abs=8)
 
 
+def run_long_prompt(rig: ClockedRig) -> list[Step]:
+    """Steps of a prompt of 6,000 tokens beside 16 streams."""
+    for _ in range(16):
+        rig.add(16, 4000)
+    rig.run(until_ns=1000 * MS)
+    start = len(rig.executor.steps)
+    long = rig.add(6000, 4)
+    while long.request_id not in rig.first_token_ns:
+        assert rig.step() is not None
+    return rig.executor.steps[start:]
+
+
+def test_where_a_page_does_not_fit_a_prompt_gets_a_part_of_it_in_every_step() -> None:
+    """From 3,300 tokens on, a page takes longer than the target leaves."""
+    rig = ClockedRig(step_time(6, 0.25, 500), target_tpot_ms=TARGET_MS, num_pages=8192)
+    steps = run_long_prompt(rig)
+    assert min(step.num_prefill_tokens for step in steps[:-1]) in range(4, 16)
+    assert max(step.duration_ns for step in steps) <= TARGET_MS * MS
+
+
+def test_a_step_without_prompts_does_not_make_the_next_forget_how_far_they_are() -> None:
+    """From 3,000 tokens on, not even four fit: a page gets every fourth step, and never more."""
+    rig = ClockedRig(step_time(6, 0.25, 2000), target_tpot_ms=TARGET_MS, num_pages=8192)
+    steps = run_long_prompt(rig)
+    assert min(step.num_prefill_tokens for step in steps) == 0
+    assert max(step.num_prefill_tokens for step in steps[len(steps) // 2 :]) == 16
+
+
 def test_a_step_in_which_nobody_decodes_is_not_cut() -> None:
     rig = ClockedRig(step_time(6, 0.25, 0), target_tpot_ms=8.0)
     rig.add(1024, 1)
@@ -129,10 +157,10 @@ def test_the_pause_between_steps_counts_and_idling_does_not() -> None:
     budget = StepBudget(StepLatencyModel(), page_size=16)
     now_ns = 0
     for _ in range(100):
-        budget.planned(now_ns, 0)
+        budget.planned(now_ns)
         budget.committed(10 * MS, 10, 0)
         now_ns += 11 * MS
     assert budget.gap_ns == pytest.approx(1 * MS, rel=0.01)
     budget.paused()
-    budget.planned(now_ns + 10_000 * MS, 0)
+    budget.planned(now_ns + 10_000 * MS)
     assert budget.gap_ns == pytest.approx(1 * MS, rel=0.01)

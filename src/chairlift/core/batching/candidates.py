@@ -199,6 +199,7 @@ class PrefixesInTheMaking:
     """
 
     def __init__(self, state: SchedulerState, running: Iterable[Request]) -> None:
+        self._memory = state.memory
         self._num_ahead = max(_MIN_SHARED_TOKENS // state.memory.page_size, 1) - 1
         self._least_priority: dict[tuple[int, Hashable], int] = {}
         for request in running:
@@ -211,15 +212,16 @@ class PrefixesInTheMaking:
     def add(self, request: Request, num_pages: int) -> None:
         """The request computes what follows its first ``num_pages`` pages."""
         index = num_pages + self._num_ahead
-        if index < len(request.page_keys):
-            key = (index, request.page_keys[index])
+        page_key = self._memory.page_key(request, index)
+        if page_key is not None:
+            key = (index, page_key)
             self._least_priority[key] = min(self._least_priority.get(key, request.priority), request.priority)
 
     def has_next(self, request: Request, num_pages: int) -> bool:
         """Whether somebody at least as urgent computes enough of what follows the request's first ``num_pages``."""
-        index = num_pages + self._num_ahead
-        if index >= len(request.page_keys):
+        if not self._least_priority:
             return False
+        index = num_pages + self._num_ahead
         # Keys are chained, so an equal key means that all pages before it are equal too.
-        priority = self._least_priority.get((index, request.page_keys[index]))
+        priority = self._least_priority.get((index, self._memory.page_key(request, index)))
         return priority is not None and priority <= request.priority
