@@ -225,6 +225,8 @@ class KVMemory:
         step = _KEYS_AT_A_TIME
         while len(pages) == len(keys) < num_pages:
             self._extend_keys(request, min(len(keys) + step, num_pages))
+            if keys[len(pages)] not in self.tree:
+                break
             pages = self.tree.match(keys)
             step *= 2
         return pages

@@ -178,10 +178,14 @@ class PagePool:
         references = self._references
         held = list(map(references.__getitem__, shared))
         idle = shared if not any(held) else [page for page, count in zip(shared, held, strict=True) if not count]
-        for page in idle:
-            if not self._is_cached[page]:
-                raise LeaseError(f"page {page} is free and cannot be shared")
+        if not all(map(self._is_cached.__getitem__, idle)):
+            page = next(page for page in idle if not self._is_cached[page])
+            raise LeaseError(f"page {page} is free and cannot be shared")
         self._num_cached -= len(idle)
+        if idle is shared:
+            for page in shared:
+                references[page] = 1
+            return
         for page, count in zip(shared, held, strict=True):
             references[page] = count + 1
 

@@ -63,6 +63,9 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._nodes
+
     @property
     def nodes(self) -> Iterable[Node]:
         """Every cached page, in no useful order; for checks."""
