@@ -16,7 +16,6 @@ from chairlift.core.request import Request
 from chairlift.core.views import RequestView
 from chairlift.errors import PoolExhaustedError
 
-
 PageNamer: TypeAlias = Callable[[Hashable, Sequence[int], int], list[Hashable]]
 _KEYS_AT_A_TIME = 16
 """Keys made at first beyond those that the tree has; twice as many each time these are found."""

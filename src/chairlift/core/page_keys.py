@@ -62,7 +62,7 @@ class DigestKeyer:
         return keys
 
     def recall(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
-        """Return the digests of the first pages of ``token_ids`` that can be had without hashing, whole runs of them."""
+        """Return the digests of the first pages of ``token_ids`` that need no hashing: whole runs of them."""
         data = _as_bytes(token_ids)
         run_bytes = _RUN_PAGES * page_size * _WORD_BYTES
         long_bytes = _LONG_RUN_PAGES * page_size * _WORD_BYTES

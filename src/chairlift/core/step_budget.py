@@ -23,10 +23,10 @@ class StepBudget:
     """Lowers a step's token budget until the step should last no longer than the target.
 
     - A step in which nobody decodes has no gap to keep short: it may use the whole budget.
-    - Prompts always advance. They get what fits beside the decodes, however little that is of a page; if next to nothing
-      does, because the decodes alone already take about as long as the target or longer, they get one page in every
-      fourth step. Three of four steps are then as short as the decodes allow, and no budget can make them shorter: fewer
-      slots (``--max-num-seqs``) can.
+    - Prompts always advance. They get what fits beside the decodes, however little of a page that is; if next to
+      nothing does, because the decodes alone already take about as long as the target or longer, they get one page in
+      every fourth step. Three of four steps are then as short as the decodes allow, and no budget can make them
+      shorter: fewer slots (``--max-num-seqs``) can.
     - Until the latency model knows anything, prompts get one page beside decodes. After that a step has at most a
       quarter more tokens than the largest of the last steps with prompts, and so takes at most about a quarter longer.
       Where the time of a step has a knee, the model may be wrong about what lies beyond it.
