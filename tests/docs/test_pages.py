@@ -14,6 +14,7 @@ _PROTOCOL = re.compile(r"^class (\w+)(?:\(.*\bProtocol\b.*\)):", re.MULTILINE)
 
 # Protocols by which one part says what it needs of another one inside the project.
 NOT_FOR_EXTENSION = {
+    "chairlift.benchmark.",
     "chairlift.server.",
     "chairlift.engine.",
     "chairlift.cli.",

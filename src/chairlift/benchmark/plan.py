@@ -45,6 +45,7 @@ class LoadPlan:
         prefixes: what random prompts share.
         tenants: in whose names requests are sent, in turn, where streams do not say.
         sends_tiers: whether to send tiers even if all streams are in the usual one.
+        salt: random content of another salt is other content, whatever the workload's seed.
     """
 
     workload: Workload
@@ -55,6 +56,7 @@ class LoadPlan:
     prefixes: SharedPrefixes | None = None
     tenants: Sequence[str] = ()
     sends_tiers: bool = False
+    salt: int = 0
 
     @property
     def has_tiers(self) -> bool:
@@ -73,7 +75,7 @@ class LoadPlan:
 
         Prompts that are given are the same in every run.
         """
-        maker = self._maker(dialect, self.workload.seed * _MAX_SALTS + run)
+        maker = self._maker(dialect, self.salt + self.workload.seed * _MAX_SALTS + run)
         return Load(workload=self.workload, maker=maker, wire=dialect.wire, tenants=self.tenants, keyed=keyed)
 
     def warmup(self, dialect: Dialect, count: int, *, keyed: frozenset[str] = frozenset()) -> Load:

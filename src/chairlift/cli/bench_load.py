@@ -4,6 +4,7 @@ Knows nothing of servers.
 """
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from chairlift.workload.workload_file import parse_stream, parse_trace_option, r
 _GOODPUT = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"}
 _ENDLESS = 10**9
 """Requests of a load that the time ends."""
+_SALT_BITS = 48
 _MAX_CONVERSATIONS = 2000
 """Different ones; after that they begin again."""
 
@@ -47,6 +49,7 @@ def read_plan(flags: Flags, tenants: Sequence[str]) -> LoadPlan:
         prefixes=_prefixes(flags),
         tenants=tenants,
         sends_tiers=flags["send_priority"] or flags["priority"] is not None,
+        salt=0 if flags["same_prompts"] else secrets.randbits(_SALT_BITS),
     )
 
 

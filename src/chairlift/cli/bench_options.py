@@ -71,6 +71,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--ramp", metavar="S:RATE/...", help="Rates at moments, in a straight line between: 0:1/60:8/90:8."),
     click.option("--duration", "duration_s", type=_POSITIVE, help="Seconds after which nothing more is sent."),
     click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all that is random."),
+    click.option(
+        "--same-prompts", is_flag=True, help="Random content is that of every call with this seed, not new each time."
+    ),
     click.option("--random-input-len", type=_COUNT, default=1024, show_default=True, help="random: tokens of prompts."),
     click.option("--random-output-len", type=_COUNT, default=128, show_default=True, help="random: tokens of answers."),
     click.option(

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -218,9 +218,19 @@ def _run(session: "Session", rounds: "Rounds") -> "tuple[Dialect, list[FinishedR
         return await measuring
 
     try:
-        return asyncio.run(measure())
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(measure())
     except asyncio.CancelledError:
         raise click.Abort from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the faster loop where there is one; ``None`` is Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _result(flags: Mapping[str, Any], dialect: "Dialect", runs: Sequence[Any], started_at: str) -> "BenchResult":

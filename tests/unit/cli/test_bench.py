@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chairlift.benchmark.plan import LoadPlan
+from chairlift.benchmark.probe import Dialect
+from chairlift.benchmark.prompts import TextScale
+from chairlift.benchmark.wire import Wire
 from chairlift.cli.bench_load import is_chat_load, parse_goodput, read_plan
 from chairlift.cli.bench_serve import serve
 from chairlift.cli.main import cli
@@ -86,6 +89,18 @@ def test_a_trace_keeps_its_own_moments_unless_a_rate_is_given(trace: Path) -> No
     assert [stream.tenant for stream in made.workload.streams] == ["a", ""]
     assert made.has_tiers
     assert all(stream.rate_per_s == 2 for stream in made.workload.streams)
+
+
+def test_random_content_is_new_each_time_unless_it_is_to_be_the_same() -> None:
+    dialect = Dialect(wire=Wire(is_chat=False, model="m"), vocab_size=500, scale=TextScale())
+
+    def bodies(*arguments: str) -> set[bytes | None]:
+        load = plan("--num-prompts", "3", "--random-input-len", "9", *arguments).load(dialect, run=1)
+        return {call.body for call in load.closed_loops()[0]}
+
+    assert bodies("--same-prompts") == bodies("--same-prompts")
+    assert not bodies("--same-prompts") & bodies("--same-prompts", "--seed", "1")
+    assert not bodies() & bodies()
 
 
 def test_files_of_prompts_are_sent_once_and_as_chat(tmp_path: Path) -> None:
