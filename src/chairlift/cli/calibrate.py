@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.errors import ConfigurationError
 from chairlift.simulator.calibration import Calibration, Limits, choose_cells, fit_overhead
 from chairlift.simulator.fit import TimedStep, fit_steps
 from chairlift.simulator.latency.measured import MeasuredLatency
@@ -55,6 +56,8 @@ def calibrate(
     The steps are set up for the timing: so many decodes with so much context, so long a chunk behind so much of its
     prompt, and both together. Give the settings that you would serve with; simulate takes its defaults from them.
     """
+    if not output.parent.is_dir():
+        raise ConfigurationError(f"--output {output} cannot be written: there is no folder {output.parent}")
     if from_log is not None:
         _fit_log(from_log, output)
         return

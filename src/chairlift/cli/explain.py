@@ -24,7 +24,11 @@ def explain(request_id: str, url: str) -> None:
     """
     settings = settings_from({})
     details = _ask(request_id, url, settings.tenancy.admin_api_key or settings.server.api_key)
-    for line in describe(details):
+    try:
+        lines = describe(details)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise ChairliftError(f"what answers at {url} is no Chairlift server of this version") from None
+    for line in lines:
         click.echo(line)
 
 
@@ -62,8 +66,11 @@ def _ask(request_id: str, url: str, key: str | None) -> dict[str, Any]:
     root = url.rstrip("/").removesuffix("/v1")
     try:
         response = httpx.get(f"{root}/v1/requests/{quote(request_id, safe='')}", headers=headers, timeout=_TIMEOUT_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last for names that no host can have
         raise EngineUnavailableError(f"no server answers at {root}: {error}") from None
     if response.status_code != HTTPStatus.OK:
         raise ChairliftError(error_message(response.content, response.status_code))
-    return response.json()
+    try:
+        return response.json()
+    except ValueError:
+        raise ChairliftError(f"what answers at {root} is no Chairlift server: its answer is no JSON") from None

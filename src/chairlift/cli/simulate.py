@@ -3,7 +3,9 @@
 Knows nothing of how steps are decided or timed; it reads what to run, runs it and prints what came out.
 """
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.catalogue import DEFAULT, find_latency_model
 from chairlift.simulator.latency.model import ConstantLatency, LatencyModel
-from chairlift.simulator.setup import machine_defaults, set_up
+from chairlift.simulator.setup import SimulatedEngine, machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
 from chairlift.simulator.summary import RunSummary, summarize
 from chairlift.simulator.table import COLUMNS, table_rows
@@ -91,7 +93,11 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     setting, swept = parse_sweep(sweep) if sweep else ("", [])
     compared = parse_compare(compare) if compare else []
     variants = combine(compared, swept)
-    runs = [_run(variant, workload, latency, given, jumps=jump) for variant in variants]
+    values = _numbers(swept) if report_path is not None else ()
+    _require_folders(report_path, None if json_path == "-" else json_path)
+    # All of them first: what is wrong with the last one should not come out after the others have run.
+    prepared = [_prepare(variant, workload, latency, given) for variant in variants]
+    runs = [_run(variant.label, *parts, jumps=jump) for variant, parts in zip(variants, prepared, strict=True)]
     _show(runs)
     if json_path is not None:
         record = runs[0].to_json() if len(runs) == 1 else {"runs": [run.to_json() for run in runs]}
@@ -101,7 +107,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         else:
             _write(Path(json_path), text)
     if report_path is not None:
-        _report(report_path, workload, runs, setting, (compared, swept))
+        _report(report_path, workload, runs, (setting, values), compared)
 
 
 def _read_workload(
@@ -133,9 +139,9 @@ def _read_workload(
     return Workload(tuple(streams), seed or 0)
 
 
-def _run(
-    variant: Variant, workload: Workload, latency: LatencyModel, given: Mapping[str, object], *, jumps: bool
-) -> RunSummary:
+def _prepare(
+    variant: Variant, workload: Workload, latency: LatencyModel, given: Mapping[str, object]
+) -> tuple[Workload, SimulatedEngine]:
     values = machine_defaults(latency.facts, {**given, **dict(variant.values)})
     settings = settings_from(values)
     if not variant.has_tiers:
@@ -147,33 +153,51 @@ def _run(
         longest_tokens=longest if longest > 1 else _LONGEST_GUESS_TOKENS,
         tenants=workload.tenants(),
     )
+    return workload, engine
+
+
+def _run(label: str, workload: Workload, engine: SimulatedEngine, *, jumps: bool) -> RunSummary:
     started_s = time.perf_counter()
     finished = Simulation(engine, workload, jumps=jumps).run()
-    return summarize(finished, engine, workload, label=variant.label, wall_s=time.perf_counter() - started_s)
+    return summarize(finished, engine, workload, label=label, wall_s=time.perf_counter() - started_s)
+
+
+def _numbers(swept: Sequence[Variant]) -> tuple[float, ...]:
+    """Values of a sweep, as a report needs them."""
+    values: list[float] = []
+    for variant in swept:
+        try:
+            values.append(float(variant.label))
+        except ValueError:
+            raise ConfigurationError(f"a report needs numbers to sweep over, got {variant.label!r}") from None
+    return tuple(values)
 
 
 def _report(
     path: Path,
     workload: Workload,
     runs: Sequence[RunSummary],
-    setting: str,
-    variants: tuple[list[Variant], list[Variant]],
+    swept: tuple[str, tuple[float, ...]],
+    compared: Sequence[Variant],
 ) -> None:
     from chairlift.simulator.report.page import Sweep, render_page
 
-    compared, swept = variants
+    setting, values = swept
     sweep = None
-    if swept:
-        try:
-            values = tuple(float(variant.label) for variant in swept)
-        except ValueError:
-            raise ConfigurationError(f"a report needs numbers to sweep over, got {swept[0].label!r}") from None
+    if values:
         labels = [variant.label for variant in compared] or ["run"]
-        size = len(swept)
+        size = len(values)
         groups = tuple((label, tuple(runs[i * size : (i + 1) * size])) for i, label in enumerate(labels))
         sweep = Sweep(setting, values, groups)
     title = "Simulation of " + ", ".join(stream.name for stream in workload.streams)
     _write(path, render_page(title, runs, sweep))
+
+
+def _require_folders(*paths: Path | str | None) -> None:
+    """Say so before the simulation, and not after it, if there is no place for a file."""
+    for path in paths:
+        if path is not None and not Path(path).parent.is_dir():
+            raise ConfigurationError(f"{path} cannot be written: {os.strerror(errno.ENOENT)}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,10 +5,10 @@ the engine included.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from chairlift.core.decision_log import Entry
+from chairlift.core.decision_log import Entry, read_configs
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.step_plan import Chunk, NewRequest, PageCopy, StepPlan
 from chairlift.errors import ConfigurationError
@@ -47,6 +47,13 @@ class _Run:
         """Rows that sampled in the last step, and when it ended, if the next one can follow at once."""
         self._num_steps = 0
 
+    def take(self, entry: Entry) -> None:
+        """Take note of an entry; those that are neither plan nor result say nothing about steps."""
+        if entry.get("kind") == "plan" and "error" not in entry:
+            self.plan(entry)
+        elif entry.get("kind") == "commit":
+            self.commit(entry)
+
     def plan(self, entry: Entry) -> None:
         """A step was planned, or there was nothing to plan."""
         described = entry.get("plan")
@@ -77,19 +84,20 @@ def read_steps(entries: Iterable[Entry]) -> LoggedSteps:
     """
     found = LoggedSteps()
     run: _Run | None = None
-    for entry in entries:
+    for number, entry in enumerate(entries, start=1):
         kind = entry.get("kind")
         if kind == "start":
-            found.scheduler, found.cache = entry["scheduler"], entry["cache"]
+            found.scheduler, found.cache = (asdict(config) for config in read_configs(entry))
             run = _Run(found)
-        elif run is None:
+            continue
+        if run is None:
             raise ConfigurationError("this is no decision log: it does not begin with the scheduler's settings")
-        elif kind == "plan" and "error" not in entry:
-            run.plan(entry)
-        elif kind == "commit":
-            run.commit(entry)
-        elif kind == "fail_all":
+        if kind == "fail_all":
             run = _Run(found)
+        try:
+            run.take(entry)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigurationError(f"entry {number} of the decision log does not fit: {error!r}") from error
     if not found.steps:
         raise ConfigurationError("the decision log has no steps")
     return found

@@ -6,9 +6,10 @@ Knows nothing of workloads. What a setting does not say, the machine does: slots
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from chairlift.config.load import coerce
 from chairlift.config.resolve import MemoryFacts, resolve_configs
 from chairlift.config.resolved import CacheConfig, SchedulerConfig, TenantTable
-from chairlift.config.settings import Settings
+from chairlift.config.settings import Settings, settings_by_name
 from chairlift.config.sizes import format_bytes, parse_bytes
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.model import LatencyModel, MachineFacts
@@ -32,11 +33,11 @@ def machine_defaults(facts: MachineFacts, given: Mapping[str, object]) -> dict[s
     if facts.max_num_batched_tokens is not None:
         values["max_num_batched_tokens"] = facts.max_num_batched_tokens
     values.update(given)
-    # Many slots on a budget that nobody chose must not be refused.
-    page_size = values.get("page_size", 16)
-    needed = int(str(values["max_num_seqs"])) + int(str(page_size))
     if "max_num_batched_tokens" not in given and facts.max_num_batched_tokens is not None:
-        values["max_num_batched_tokens"] = max(facts.max_num_batched_tokens, needed)
+        # Many slots on a budget that nobody chose must not be refused.
+        known = settings_by_name()
+        slots, page_size = (coerce(known[name], values.get(name, 16)) for name in ("max_num_seqs", "page_size"))
+        values["max_num_batched_tokens"] = max(facts.max_num_batched_tokens, int(str(slots)) + int(str(page_size)))
     return values
 
 
@@ -91,6 +92,10 @@ def _num_pages(settings: Settings, facts: MachineFacts, longest_tokens: int) -> 
         num_pages = num_bytes // page_bytes
     elif facts.num_kv_tokens is not None:
         num_pages = facts.num_kv_tokens // page_size
+        if num_pages == 0:
+            raise ConfigurationError(
+                f"--page-size is {page_size}, but {facts.name} has memory for {facts.num_kv_tokens} tokens of KV"
+            )
     else:
         num_pages = settings.scheduler.max_num_seqs * -(-longest_tokens // page_size)
     return max(1, min(num_pages, _MAX_PAGES))

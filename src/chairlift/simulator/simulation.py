@@ -6,7 +6,7 @@ Knows nothing of policies or latencies: the stepper is the engine's own, and the
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from chairlift.core.fast_forward import count_standing_steps, fast_forward
 from chairlift.core.ports import PageKeyer
@@ -26,6 +26,8 @@ from chairlift.workload.streams import Stream, Workload
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
+_MOST_JUMPED = 1 << 16
+"""Steps of one jump: what is noted of each would not fit into memory if answers had milliards of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,8 @@ class Simulation:
             InvariantError: requests are alive, and nothing runs or will come.
         """
         for stream, requests in self._closed.items():
-            for _ in range(self._streams[stream].concurrency or 0):
-                self._replace(requests, 0)
+            for work in islice(requests, self._streams[stream].concurrency):
+                self._schedule(work, 0)
         while True:
             self._queue_arrivals()
             if not self._step() and not self._wait():
@@ -124,17 +126,25 @@ class Simulation:
                 return
 
     def _queue(self, work: WorkRequest, arrival_ns: int) -> None:
-        stream = self._streams[work.stream]
-        request = self._make_request(work, stream, arrival_ns)
-        try:
-            self._scheduler.add(request, self._clock.now_ns)
-        except InvalidRequestError:
+        request = self._add(work, arrival_ns)
+        if request is None:
             self._recorder.refused(work)
             self._succeed(work)
             return
         if request.max_tokens != work.num_output_tokens:
             work = work._replace(num_output_tokens=request.max_tokens)
         self._recorder.arrived(request.request_id, work, arrival_ns)
+
+    def _add(self, work: WorkRequest, arrival_ns: int) -> Request | None:
+        """Give the request to the scheduler, unless that refuses it."""
+        if work.num_prompt_tokens >= self._scheduler.config.max_model_len:
+            return None  # So would the scheduler; but a length that somebody mistyped may not even fit into memory.
+        request = self._make_request(work, self._streams[work.stream], arrival_ns)
+        try:
+            self._scheduler.add(request, self._clock.now_ns)
+        except InvalidRequestError:
+            return None
+        return request
 
     def _make_request(self, work: WorkRequest, stream: Stream, arrival_ns: int) -> Request:
         sampling = self._sampling.get(work.num_output_tokens)
@@ -201,7 +211,7 @@ class Simulation:
         event_ns, now_ns = self._next_event_ns(), self._clock.now_ns
         if event_ns is not None and event_ns <= now_ns:
             return
-        limit = count_standing_steps(self._scheduler)
+        limit = min(count_standing_steps(self._scheduler), _MOST_JUMPED)
         if limit == 0:
             return
         standing = self._executor.standing_durations_ns()

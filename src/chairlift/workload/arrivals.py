@@ -12,6 +12,8 @@ from random import Random
 from chairlift.errors import ConfigurationError
 
 NS_PER_S = 1_000_000_000
+_MOST, _LEAST_LAST_RATE = 1e9, 1e-6
+"""Seconds, and requests per second, that simulated time can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,18 @@ def ramp(points: Sequence[RampPoint], rng: Random) -> Iterator[int]:
     """Arrival times in ns of a Poisson process whose rate follows the points, and stays at the last one's.
 
     Raises:
-        ConfigurationError: there is no point, their times do not grow, a rate is negative, or the last rate is zero.
+        ConfigurationError: there is no point, their times do not grow, a number is not possible, or the last rate is
+            zero.
     """
     times = [point.at_s for point in points]
-    if not points or times != sorted(set(times)) or any(point.rate_per_s < 0 for point in points):
-        raise ConfigurationError("a ramp needs points of growing time and of rates that are not negative")
-    if points[-1].rate_per_s == 0:
-        raise ConfigurationError("a ramp's last rate must be positive, or its last requests would never come")
+    is_possible = all(0 <= point.at_s <= _MOST and 0 <= point.rate_per_s <= _MOST for point in points)
+    if not points or times != sorted(set(times)) or not is_possible:
+        raise ConfigurationError(f"a ramp needs points of growing time and of rates, all in [0, {_MOST:g}]")
+    if points[-1].rate_per_s < _LEAST_LAST_RATE:
+        raise ConfigurationError(
+            f"a ramp's last rate must be at least {_LEAST_LAST_RATE:g}, or its last requests would never come, "
+            f"got {points[-1].rate_per_s:g}"
+        )
     return _thinned(points, rng)
 
 

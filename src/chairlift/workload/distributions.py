@@ -8,9 +8,12 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard, cast
 
 from chairlift.errors import ConfigurationError
+
+_LONGEST_TOKENS = 1e9
+_MOST_SIGMA = 10.0
 
 
 class Lengths(Protocol):
@@ -83,20 +86,32 @@ class Quantiles:
 def parse_lengths(value: object, what: str) -> Lengths:
     """Read a distribution as a workload file writes it.
 
-    A number is that length; ``{median, sigma, max}`` is lognormal; ``{low, high}`` is uniform.
+    A number is that length; ``{median, sigma, max}`` is lognormal; ``{low, high}`` is uniform. Lengths of a milliard
+    tokens or more, and a ``sigma`` above 10, are slips of the pen.
 
     Raises:
         ConfigurationError: it is none of these; the message says what may be written.
     """
-    if isinstance(value, int) and value >= 1:
+    if _is_length(value) and isinstance(value, int):
         return Fixed(value)
     if isinstance(value, Mapping):
-        given = {str(key): number for key, number in value.items() if isinstance(number, int | float)}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        if {"median", "sigma"} <= given.keys() <= {"median", "sigma", "max"} and given["median"] >= 1:
-            maximum = int(given["max"]) if "max" in given else None
-            return Lognormal(float(given["median"]), float(given["sigma"]), maximum)
-        if given.keys() == {"low", "high"} and 1 <= given["low"] <= given["high"]:
-            return Uniform(int(given["low"]), int(given["high"]))
+        given: dict[str, Any] = {str(key): number for key, number in cast("Mapping[object, object]", value).items()}
+        sigma = given.pop("sigma", None)
+        if all(map(_is_length, given.values())):
+            if given.keys() == {"low", "high"} and sigma is None and given["low"] <= given["high"]:
+                return Uniform(int(given["low"]), int(given["high"]))
+            if "median" in given and given.keys() <= {"median", "max"} and _is_sigma(sigma):
+                maximum = int(given["max"]) if "max" in given else None
+                return Lognormal(float(given["median"]), float(sigma), maximum)
     raise ConfigurationError(
-        f"{what} is {value!r}, but must be a number of tokens, {{median, sigma, max}} or {{low, high}}"
+        f"{what} is {value!r}, but must be a number of tokens, {{median, sigma, max}} or {{low, high}}, "
+        f"lengths in [1, {_LONGEST_TOKENS:g}] and sigma in [0, {_MOST_SIGMA:g}]"
     )
+
+
+def _is_length(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= _LONGEST_TOKENS
+
+
+def _is_sigma(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SIGMA

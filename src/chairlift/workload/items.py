@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_CONTENT_ID = 2**32 - 1
+UNSHARED_ID = 0
+"""Of a run that nobody else has."""
 
 
 class ContentRun(NamedTuple):
-    """``num_tokens`` consecutive tokens of the content ``content_id``, which is in ``[1, 2**32)``."""
+    """``num_tokens`` consecutive tokens of the content ``content_id``: :data:`UNSHARED_ID`, or in ``[1, 2**32)``."""
 
     content_id: int
     num_tokens: int
@@ -58,10 +60,11 @@ def distinct_prompt(request: WorkRequest, number: int, vocab_size: int) -> list[
 
     ``number`` is the request's own number.
     """
-    runs = request.runs or (ContentRun(MAX_CONTENT_ID - number, request.num_prompt_tokens),)
+    own_id = MAX_CONTENT_ID - number
+    runs = request.runs or (ContentRun(own_id, request.num_prompt_tokens),)
     return [
         # A multiplicative mix: neighbouring ids and positions must not give neighbouring tokens.
-        ((run.content_id * 2_654_435_761 + position * 40_503 + 97) >> 7) % vocab_size
+        (((run.content_id or own_id) * 2_654_435_761 + position * 40_503 + 97) >> 7) % vocab_size
         for run in runs
         for position in range(run.num_tokens)
     ]

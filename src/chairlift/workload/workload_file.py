@@ -60,16 +60,22 @@ def read_workload(path: Path) -> Workload:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"workload {path} cannot be read: {error}") from None
-    unknown = table.keys() - {"seed", "stream"}
-    streams: object = table.get("stream")
-    if unknown or not isinstance(streams, list):
-        raise ConfigurationError(f"workload {path} must have [[stream]] tables and may have a seed, not {unknown}")
+    streams: list[Any] | None = table.get("stream")
+    if table.keys() - {"seed", "stream"} or not isinstance(streams, list) or not all(map(_is_table, streams)):
+        raise ConfigurationError(
+            f"workload {path} must have [[stream]] tables and may have a seed, and has: {', '.join(table) or 'nothing'}"
+        )
+    seed = table.get("seed", 0)
+    if type(seed) is not int:
+        raise ConfigurationError(f"seed of workload {path} must be a whole number, got {seed!r}")
     parsed = [
-        parse_stream(cast("Mapping[str, object]", entry), path.parent, f"stream {number} of {path}")
-        for number, entry in enumerate(cast("list[object]", streams), start=1)
-        if isinstance(entry, dict)
+        parse_stream(entry, path.parent, f"stream {number} of {path}") for number, entry in enumerate(streams, start=1)
     ]
-    return Workload(tuple(parsed), int(table.get("seed", 0)))
+    return Workload(tuple(parsed), seed)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def parse_stream(table: Mapping[str, object], folder: Path, what: str) -> Stream:
@@ -148,6 +154,9 @@ def _ramp(value: object, shown: str) -> tuple[RampPoint, ...]:
 def _lengths(value: object, shown: str) -> tuple[int, ...]:
     items = value.replace("/", ",").split(",") if isinstance(value, str) else value
     try:
-        return tuple(int(item) for item in cast("Any", items))
+        lengths = tuple(int(item) for item in cast("Any", items) if not isinstance(item, float | bool))
+        if len(lengths) == len(cast("Any", items)):
+            return lengths
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{shown} must be whole numbers, got {value!r}") from None
+        pass
+    raise ConfigurationError(f"{shown} must be whole numbers, got {value!r}")

@@ -86,3 +86,15 @@ def test_a_refusal_says_what_the_server_said(monkeypatch: pytest.MonkeyPatch, bo
 def test_a_server_that_is_not_there_is_said_without_a_traceback(url: str) -> None:
     result = CliRunner().invoke(explain, ["id", "--url", url])
     assert "no server answers at" in str(result.exception)
+
+
+@pytest.mark.parametrize("body", [[], {"id": 5}, {"id": "x", "choices": [{}]}, "hello"])
+def test_another_server_s_answer_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, body: object) -> None:
+    result = run(monkeypatch, Server(200, body), "id")
+    assert "is no Chairlift server" in str(result.exception)
+
+
+def test_an_answer_that_is_no_json_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, text="<html>"))
+    result = CliRunner().invoke(explain, ["id"])
+    assert "its answer is no JSON" in str(result.exception)

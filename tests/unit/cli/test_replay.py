@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from chairlift.cli.calibrate import calibrate
 from chairlift.cli.replay import replay
 from chairlift.config.load import load_settings
 from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.build import build_engine
 from chairlift.engine.messages import AddRequest, Choice
+from chairlift.errors import ConfigurationError
 
 
 def make_log(path: Path, **settings: object) -> None:
@@ -62,3 +64,43 @@ def test_the_first_difference_is_printed(tmp_path: Path) -> None:
     assert f"Entry {entries.index(plan) + 1} of the log differs, after 3 plans: plan of step 2, tokens" in result.output
     assert f"logged:   {plan['plan']['tokens']}" in result.output
     assert f"replayed: {plan['plan']['tokens'] - 1}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("scheduler", {"tenants": [1]}),
+        ("scheduler", {"default_tenant": 5}),
+        ("cache", {"num_pages": 1.5}),
+        ("cache", {"num_pages": 10**15}),
+        ("cache", {"num_pages": "x"}),
+    ],
+)
+def test_settings_that_no_scheduler_can_have_are_refused(tmp_path: Path, part: str, changes: dict) -> None:
+    path = tmp_path / "log.jsonl"
+    make_log(path)
+    start, *entries = [json.loads(line) for line in path.read_text().splitlines()]
+    start[part] |= changes
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in [start, *entries]))
+    with pytest.raises(ConfigurationError, match="settings"):
+        CliRunner().invoke(replay, [str(path)], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "entry", [{"kind": "commit", "step": 7, "ns": 5}, {"kind": "plan", "t": 0, "plan": {"step": 1}}, {"kind": "commit"}]
+)
+def test_calibrating_by_a_log_with_an_entry_that_does_not_fit_says_which(tmp_path: Path, entry: dict) -> None:
+    path = tmp_path / "log.jsonl"
+    make_log(path)
+    start, *_ = path.read_text().splitlines()
+    path.write_text(f"{start}\n{json.dumps(entry)}\n")
+    options = ["--from-log", str(path), "-o", str(tmp_path / "model.json")]
+    with pytest.raises(ConfigurationError, match="entry 2 of the decision log does not fit"):
+        CliRunner().invoke(calibrate, options, standalone_mode=False, catch_exceptions=False)
+
+
+def test_calibrating_into_no_folder_is_refused_before_anything_is_timed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no folder"):
+        CliRunner().invoke(
+            calibrate, ["-o", str(tmp_path / "absent" / "x")], standalone_mode=False, catch_exceptions=False
+        )

@@ -125,6 +125,12 @@ def test_a_sweep_shows_the_knee(trace: Path, tmp_path: Path) -> None:
         (("--workload", "w.toml", "--rate", "3"), "cannot be given beside --workload"),
         (("--output-lengths", "1", "--kv-cache-memory", "1GiB"), "does not say what KV takes"),
         (("--output-lengths", "1", "--compare", "swap"), "needs --swap-space"),
+        (("--output-lengths", "1", "--latency-model", "llama-3.1-8b@h100", "--sweep", "max_num_seqs=x"), "got 'x'"),
+        (("--output-lengths", "1", "--latency-model", "llama-3.1-8b@h100", "--sweep", "page_size=1.5"), "got '1.5'"),
+        (
+            ("--output-lengths", "1", "--latency-model", "llama-3.1-8b@h100", "--page-size", "10000000"),
+            "--page-size is 10000000, but Llama 3.1 8B on H100 SXM, roofline has memory for",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments: tuple[str, ...], message: str) -> None:
@@ -148,3 +154,20 @@ def test_a_decision_log_is_a_latency_model_and_a_trace(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, flag: str) -> None:
     with pytest.raises(ConfigurationError, match="absent/out cannot be written: No such file"):
         invoke("--output-lengths", "5,6", flag, str(tmp_path / "absent" / "out"))
+
+
+def test_what_is_wrong_with_the_last_run_is_said_before_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chairlift.cli.simulate.Simulation", None)
+    with pytest.raises(ConfigurationError, match="--max-num-seqs must be at least 1, got 0"):
+        invoke("--output-lengths", "5,6", "--sweep", "max_num_seqs=4,0")
+
+
+def test_a_length_beyond_all_memory_is_refused_like_any_prompt_that_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"input_length": 100000000000000, "output_length": 5}\n{"input_length": 9, "output_length": 5}\n')
+    found = simulate("--trace", str(path))
+    assert (found["num_refused"], found["num_finished"]) == (1, 1)
+
+
+def test_more_requests_at_a_time_than_there_are_is_no_more_work() -> None:
+    assert simulate("--output-lengths", "5,6", "--concurrency", str(10**9))["num_finished"] == 2

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -127,6 +128,21 @@ def test_sheets_may_be_ones_own(tmp_path: Path) -> None:
         find_latency_model(f"llama-3.1-8b@{device}")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("flops_per_s", "0"), ("flops_per_s", "-1"), ("memory_bytes", "nan"), ("memory_bytes", "'x'"), ("name", "5")],
+)
+def test_a_sheet_with_a_number_that_no_machine_has_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    numbers = {
+        "name": "'toy'", "memory_bytes": "1e11", "memory_bytes_per_s": "1e12", "flops_per_s": "1e14",
+        "host_link_bytes_per_s": "1e10", "device_link_bytes_per_s": "1e11",
+    }  # fmt: skip
+    device = tmp_path / "toy.toml"
+    device.write_text("\n".join(f"{name} = {number}" for name, number in {**numbers, key: value}.items()))
+    with pytest.raises(ConfigurationError, match=f"{key} of sheet .* must be"):
+        find_latency_model(f"llama-3.1-8b@{device}")
+
+
 def true_ns(shape: StepShape, rng: Random | None = None) -> float:
     rows = shape.num_rows
     linear = 25e6 + 3e5 * min(rows, 32) + 1.5e5 * max(0, rows - 32)
@@ -187,6 +203,42 @@ def test_a_measured_model_survives_its_file(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(ConfigurationError, match=r"cannot be read|format|unknown keys"):
             read_measured(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("machine", {"max_model_len": "x"}, "max_model_len must be"),
+        ("machine", {"max_model_len": None}, "max_model_len must be"),
+        ("machine", {"num_kv_tokens": 0}, "num_kv_tokens must be"),
+        ("machine", {"max_num_seqs": 1.5}, "max_num_seqs must be"),
+        ("machine", {"step_overhead_ns": -1}, "step_overhead_ns must be"),
+        ("machine", {"host_bytes_per_s": float("nan")}, "host_bytes_per_s must be"),
+        ("coefficients", {"knot_rows": [], "knot_ns": []}, "one for each of knot_ns"),
+        ("coefficients", {"knot_rows": [1, 8], "knot_ns": [5.0]}, "one for each of knot_ns"),
+        ("coefficients", {"knot_rows": [8, 8]}, "must grow"),
+        ("coefficients", {"decode_ns": -1.0}, "must be nanoseconds"),
+        ("coefficients", {"knot_ns": [5.0, float("nan")]}, "must be nanoseconds"),
+        ("coefficients", {"sampled_ns": "x"}, "must be nanoseconds"),
+    ],
+)
+def test_a_measured_model_with_impossible_numbers_is_refused(
+    tmp_path: Path, part: str, changes: dict, message: str
+) -> None:
+    path = tmp_path / "m.json"
+    MeasuredLatency(
+        MachineFacts(name="cpu", max_model_len=100), Coefficients(knot_rows=(1, 8), knot_ns=(5.0, 9.0))
+    ).write(path)
+    record = json.loads(path.read_text())
+    record[part] |= changes
+    path.write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match=message):
+        read_measured(path)
+
+
+def test_no_step_takes_less_than_no_time_where_more_rows_were_measured_to_be_faster() -> None:
+    falling = Coefficients(knot_rows=(1, 8), knot_ns=(9.0, 5.0))
+    assert MeasuredLatency(MachineFacts(name="x", max_model_len=9), falling).time(decodes(500, 1), 16).duration_ns > 0
 
 
 class TimedExecutor:

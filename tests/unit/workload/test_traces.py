@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from chairlift.errors import ConfigurationError
-from chairlift.workload.items import ContentRun, WorkRequest
+from chairlift.workload.items import ContentRun, WorkRequest, compact_prompt, distinct_prompt
 from chairlift.workload.traces import open_trace
 from chairlift.workload.traces.reading import Lap, Trace
 
@@ -169,9 +169,53 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
         '{"timestamp": 1e400, "input_length": 5, "output_length": 2}\n',
         '{"input_length": 5, "output_length": 2}\n{"input_le',
         '{"input_length": 5, "output_length": 2}\n3\n',
+        '{"input_length": 5.5, "output_length": 2}\n',
+        '{"input_length": 5, "output_length": 2.5}\n',
+        '{"input_length": 600, "output_length": 2, "hash_ids": [4294967295, 2]}\n',
+        '{"input_length": 600, "output_length": 2, "hash_ids": [-1, 2]}\n',
+        '{"input_length": 600, "output_length": 2, "hash_ids": [1.5, 2.5]}\n',
+        '{"input_length": 600, "output_length": 2, "hash_ids": [1, 2], "block_tokens": 0}\n',
+        '{"timestamp": -1, "input_length": 5, "output_length": 2}\n',
+        '{"timestamp": 1e16, "input_length": 5, "output_length": 2}\n',
+        '{"input_length": 5, "output_length": 2}\n' + "[" * 100_000,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97," + "9" * 200_000 + ",1\n",
+        '{"kind":"start"}\n{"kind":"add","id":1,"t":0,"prompt":"5"}\n{"kind":"plan","plan":{"chunks":[[1,0,5,1,0]]}}\n',
+        '{"kind":"start"}\n{"kind":"add","id":1,"t":0,"prompt":5,"tier":"x"}\n'
+        '{"kind":"plan","plan":{"chunks":[[1,0,5,1,0]]}}\n',
     ],
 )
 def test_lines_that_do_not_fit_are_the_files_fault(tmp_path: Path, text: str) -> None:
     trace = open_trace(written(tmp_path / "broken.trace", text))
-    with pytest.raises(ConfigurationError, match=r"broken\.trace, which looks like \w+, has lines that do not fit"):
+    with pytest.raises(ConfigurationError, match=r"broken\.trace, which looks like [\w ]+, has lines that do not fit"):
         read(trace)
+
+
+def test_a_damaged_archive_is_the_files_fault(tmp_path: Path) -> None:
+    whole = gzip.compress(AZURE.encode() + b"".join(b"2023-11-17 18:17:03,%d,%d\n" % (n * n, n) for n in range(5000)))
+    path = tmp_path / "t.csv.gz"
+    for damaged in (whole[:15], whole[:20] + b"\xff" * 20 + whole[40:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigurationError, match=r"t\.csv\.gz cannot be read"):
+            open_trace(path)
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:middle] + b"\xff" * 20 + whole[middle + 20 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigurationError, match=r"t\.csv\.gz, which looks like azure, has lines that do not fit"):
+            read(open_trace(path))
+
+
+def test_lines_of_azure_may_be_in_any_order(tmp_path: Path) -> None:
+    first, *lines = AZURE.splitlines()
+    shuffled = "\n".join([first, lines[1], lines[2], lines[0]])
+    found = read(open_trace(written(tmp_path / "a.csv", shuffled)))
+    assert found == read(open_trace(written(tmp_path / "b.csv", AZURE)))
+
+
+def test_what_no_hash_id_stands_for_is_shared_with_nobody(tmp_path: Path) -> None:
+    row = json.dumps({"input_length": 1100, "output_length": 9, "hash_ids": [7]})
+    found = read(open_trace(written(tmp_path / "m.jsonl", f"{row}\n{row}\n")))
+    assert [request.runs for request in found] == [(ContentRun(8, 512), ContentRun(0, 588))] * 2
+    assert len(compact_prompt(found[0])) == 1100
+    one, other = (distinct_prompt(request, number, 1000) for number, request in enumerate(found))
+    assert one[:512] == other[:512]
+    assert one[512:] != other[512:]

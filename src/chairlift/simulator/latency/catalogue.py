@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.measured import read_measured
@@ -23,6 +23,8 @@ from chairlift.simulator.latency.roofline import DeviceSheet, ModelSheet, Roofli
 
 DEFAULT = "llama-3.1-8b@h100"
 _MAX_DEVICES = 64
+_LEAST, _MOST = 1e-6, 1e18
+"""What a number of a sheet can be."""
 
 Sheet = TypeVar("Sheet", DeviceSheet, ModelSheet)
 
@@ -39,7 +41,7 @@ def find_latency_model(name: str) -> LatencyModel:
     device_name, plus, suffix = device_name.partition("+")
     if plus and suffix != "tables":
         raise ConfigurationError(f"latency model {name}: +{suffix} is unknown; there is +tables")
-    found = re.fullmatch(r"(.+?)(?:x(\d+))?", device_name)
+    found = re.fullmatch(r"(.+?)(?:x(\d{1,9}))?", device_name)
     device_name, num_devices = (found[1], int(found[2] or 1)) if found else (device_name, 1)
     if not 1 <= num_devices <= _MAX_DEVICES:
         raise ConfigurationError(f"latency model {name}: {num_devices} devices, but 1 to {_MAX_DEVICES} are possible")
@@ -75,6 +77,22 @@ def _read_sheet(kind: type[Sheet], folder: str, name: str) -> Sheet:
         unknown = table.keys() - {field.name for field in fields(kind)}
         if unknown:
             raise ConfigurationError(f"sheet {name} has unknown keys: {', '.join(sorted(unknown))}")
-        return kind(**table)
+        sheet = kind(**table)
     except (OSError, UnicodeDecodeError, TypeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"sheet {name} cannot be read: {error}") from None
+    for field in fields(sheet):
+        _check_entry(f"{field.name} of sheet {name}", getattr(sheet, field.name), field.type)
+    return sheet
+
+
+def _check_entry(shown: str, value: object, kind: object) -> None:
+    """Refuse what no machine has. Overheads and overlaps may be 0, nothing else."""
+    if kind is not int and kind is not float:
+        if not isinstance(value, str | None):
+            raise ConfigurationError(f"{shown} must be text, got {value!r}")
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and (kind is float or type(value) is int)
+    least = 0 if "_us of" in shown or "overlap of" in shown else _LEAST
+    if not (is_number and least <= cast("float", value) <= _MOST):
+        kind_name = "whole number" if kind is int else "number"
+        raise ConfigurationError(f"{shown} must be a {kind_name} in [{least:g}, {_MOST:g}], got {value!r}")

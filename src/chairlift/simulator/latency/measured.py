@@ -15,6 +15,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.model import MachineFacts, StepShape, StepTime
 
 FORMAT = "chairlift-latency-1"
+_MOST = 1e15
+_MOST_NS = 1e12
+_NOTHING_KNOWN = MachineFacts(name="", max_model_len=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +80,25 @@ class MeasuredLatency:
                 + c.chunk_context_ns * shape.num_chunk_context_tokens
             )
         copy_ns = c.copied_page_ns * (shape.num_pages_out + shape.num_pages_in)
-        return StepTime(int(compute_ns + copy_ns), int(copy_ns))
+        # Behind the last knot, a line that falls would cross 0 one day.
+        return StepTime(max(1, int(compute_ns + copy_ns)), int(copy_ns))
 
     def write(self, path: Path) -> None:
-        """Write the model as JSON."""
+        """Write the model as JSON.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
         record = {
             "format": FORMAT,
             "machine": asdict(self.facts),
             "coefficients": asdict(self.coefficients),
             "fit_error": None if self.error is None else asdict(self.error),
         }
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        try:
+            path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def read_measured(path: Path) -> MeasuredLatency:
@@ -101,13 +113,38 @@ def read_measured(path: Path) -> MeasuredLatency:
             raise ConfigurationError(f"latency model {path} is of format {record['format']!r}, not {FORMAT!r}")
         coefficients = {name: _frozen(value) for name, value in record["coefficients"].items()}
         error = record.get("fit_error")
-        return MeasuredLatency(
+        model = MeasuredLatency(
             MachineFacts(**_known(MachineFacts, record["machine"])),
             Coefficients(**_known(Coefficients, coefficients)),
             None if error is None else FitError(**_known(FitError, error)),
         )
+        _check(model)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"latency model {path} cannot be read: {error!r}") from None
+    return model
+
+
+def _check(model: MeasuredLatency) -> None:
+    """Refuse numbers that no measurement gives.
+
+    Raises:
+        ValueError: the message names the first one.
+    """
+    for name, value in asdict(model.facts).items():
+        least = 0 if name.endswith("overhead_ns") else 1
+        is_whole = type(value) is int or (name == "host_bytes_per_s" and isinstance(value, float))
+        may_be_absent = getattr(_NOTHING_KNOWN, name) is None
+        if name != "name" and not (may_be_absent and value is None) and not (is_whole and least <= value <= _MOST):
+            raise ValueError(f"{name} must be a whole number in [{least}, {_MOST:g}], got {value!r}")
+    coefficients = asdict(model.coefficients)
+    rows, heights = coefficients.pop("knot_rows"), coefficients.pop("knot_ns")
+    if not rows or len(rows) != len(heights) or any(type(row) is not int for row in rows):
+        raise ValueError(f"knot_rows must be whole numbers, one for each of knot_ns, got {rows!r}")
+    if rows[0] < 1 or any(low >= high for low, high in pairwise(rows)):
+        raise ValueError(f"knot_rows must grow, from 1 on, got {rows!r}")
+    for value in (*heights, *coefficients.values()):
+        if not isinstance(value, int | float) or not 0 <= value <= _MOST_NS:
+            raise ValueError(f"coefficients must be nanoseconds in [0, {_MOST_NS:g}], got {value!r}")
 
 
 def interpolate(value: int, knots: Sequence[int], heights: Sequence[float]) -> float:

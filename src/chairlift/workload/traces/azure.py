@@ -43,4 +43,5 @@ class AzureTrace:
             arrival_us = (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
             prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
             rows.append(WorkRequest(arrival_us * _NS_PER_US, max(1, prompt), max(1, output)))
-        return sorted(rows)
+        earliest_ns = min((row.arrival_ns for row in rows), default=0)  # of lines in any order
+        return sorted(row._replace(arrival_ns=row.arrival_ns - earliest_ns) for row in rows)

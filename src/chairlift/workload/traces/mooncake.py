@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chairlift.errors import ConfigurationError
-from chairlift.workload.items import ContentRun, WorkRequest
+from chairlift.workload.items import UNSHARED_ID, ContentRun, WorkRequest
 from chairlift.workload.traces.reading import Lap, mean_rate_per_s, open_text, stretch
 
 BLOCK_TOKENS = 512
@@ -60,29 +60,45 @@ class MooncakeTrace:
                     continue
                 row: dict[str, Any] = json.loads(line)
                 has_arrivals = "timestamp" in row
-                runs = _runs(row.get("hash_ids", ()), row["input_length"], row.get("block_tokens", BLOCK_TOKENS))
+                prompt, output = row["input_length"], row["output_length"]
+                if type(prompt) is not int or type(output) is not int:
+                    raise ValueError(f"lengths must be whole numbers, got {prompt!r} and {output!r}")
+                runs = _runs(row.get("hash_ids", ()), prompt, row.get("block_tokens", BLOCK_TOKENS))
                 num_ids = max(num_ids, max((run.content_id for run in runs), default=0))
                 arrival_ns = int(row.get("timestamp", 0) * _NS_PER_MS)
-                rows.append(WorkRequest(arrival_ns, max(1, row["input_length"]), max(1, row["output_length"]), runs))
+                if arrival_ns < 0:
+                    raise ValueError(f"a timestamp must be at least 0, got {row['timestamp']}")
+                rows.append(WorkRequest(arrival_ns, max(1, prompt), max(1, output), runs))
         if not rows:
             raise ConfigurationError(f"trace {self._path} is empty")
         return sorted(rows, key=lambda row: row.arrival_ns), num_ids, has_arrivals
 
 
 def _runs(hash_ids: list[int], num_tokens: int, block_tokens: int) -> tuple[ContentRun, ...]:
-    """One run per block; the last one is as long as the prompt leaves. Id 0 becomes 1, since 0 stands for nothing."""
-    return tuple(
+    """One run per block; the last one is as long as the prompt leaves. Id 0 becomes 1, since 0 stands for nothing.
+
+    What no id is for, nobody shares.
+    """
+    if min(hash_ids, default=0) < 0:
+        raise ValueError(f"a hash id must be at least 0, got {min(hash_ids)}")
+    runs = [
         ContentRun(hash_id + 1, min(block_tokens, num_tokens - index * block_tokens))
         for index, hash_id in enumerate(hash_ids)
         if index * block_tokens < num_tokens
-    )
+    ]
+    num_left = num_tokens - len(runs) * block_tokens
+    if runs and num_left > 0:
+        runs.append(ContentRun(UNSHARED_ID, num_left))
+    return tuple(runs)
 
 
 def _shift(request: WorkRequest, offset: int) -> WorkRequest:
     """Give the prompt ids of its own, so that a second pass finds nothing of the first."""
     if offset == 0:
         return request
-    return request._replace(runs=tuple(ContentRun(run.content_id + offset, run.num_tokens) for run in request.runs))
+    return request._replace(
+        runs=tuple(run._replace(content_id=run.content_id + offset) if run.content_id else run for run in request.runs)
+    )
 
 
 def _spread(requests: Iterator[WorkRequest], lap: Lap) -> Iterator[WorkRequest]:

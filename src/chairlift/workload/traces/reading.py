@@ -62,7 +62,7 @@ def open_text(path: Path) -> TextIO:
             return gzip.open(path, "rt", encoding="utf-8", newline="")
         return path.open(encoding="utf-8", newline="")
     except OSError as error:
-        raise ConfigurationError(f"trace {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"trace {path} cannot be read: {error.strerror or error}") from None
 
 
 def read_csv(path: Path) -> Iterator[dict[str, str]]:

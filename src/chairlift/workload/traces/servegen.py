@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate, groupby
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from chairlift.workload.items import WorkRequest
 from chairlift.workload.traces.reading import Lap, read_csv
 
 WINDOW_S = 600
+_PATTERNS = ("Gamma", "Weibull")
+_MOST_PER_S = 1e5
+"""Of one client: the arrivals of a window are drawn at once."""
 _QUANTILES = {
     "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99,
     "p99.9": 0.999, "max": 1.0,
@@ -110,6 +114,9 @@ class ServeGenTrace:
             _Window(int(row["timestamp_s"]), row["client"], float(row["rate_rps"]), row["pattern"], float(row["shape"]))
             for row in read_csv(self._rates_path)
         ]
+        for row in rows:
+            if not (0 <= row.rate_per_s <= _MOST_PER_S and 0 < row.shape < inf and row.pattern in _PATTERNS):
+                raise ValueError(f"no gaps are like those of {row}")
         return sorted(row for row in rows if row.rate_per_s > 0)
 
     @cached_property

@@ -44,7 +44,7 @@ class TauBenchTrace:
     def _conversations(self) -> list[list[_Call]]:
         rows = read_csv(self._path)
         return [
-            [(int(row["prompt_tokens"]), int(row["output_tokens"])) for row in group]
+            [(max(1, int(row["prompt_tokens"])), int(row["output_tokens"])) for row in group]
             for _, group in groupby(rows, lambda row: (row["task_id"], row["trial"]))
         ]
 
