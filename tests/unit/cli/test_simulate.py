@@ -171,3 +171,11 @@ def test_a_length_beyond_all_memory_is_refused_like_any_prompt_that_is_too_long(
 
 def test_more_requests_at_a_time_than_there_are_is_no_more_work() -> None:
     assert simulate("--output-lengths", "5,6", "--concurrency", str(10**9))["num_finished"] == 2
+
+
+def test_hash_ids_that_stand_for_their_blocks_alone_are_served_too(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    row = '{"timestamp": %d, "input_length": 2560, "output_length": 5, "hash_ids": [1, %d, 3, 4, 5]}\n'
+    path.write_text(row % (0, 2) + row % (9000, 7))
+    found = simulate("--trace", str(path))
+    assert (found["num_finished"], found["num_cached_tokens"]) == (2, 512)

@@ -70,7 +70,8 @@ def test_mooncake_blocks_become_runs_of_512_tokens_and_ticks_are_spread(tmp_path
     ]
     trace = open_trace(written(tmp_path / "m.jsonl.gz", "".join(json.dumps(row) + "\n" for row in rows)))
     found = read(trace)
-    assert found[0].runs == (ContentRun(1, 512), ContentRun(8, 512), ContentRun(21, 76))
+    assert found[0].runs == (ContentRun(1, 512), ContentRun(2, 512), ContentRun(3, 76))
+    assert found[1].runs == (ContentRun(1, 512), ContentRun(2, 512), ContentRun(4, 76))
     times = [request.arrival_ns for request in found]
     assert times == sorted(times)
     assert len({*times[:3]}) == 3
@@ -171,8 +172,6 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
         '{"input_length": 5, "output_length": 2}\n3\n',
         '{"input_length": 5.5, "output_length": 2}\n',
         '{"input_length": 5, "output_length": 2.5}\n',
-        '{"input_length": 600, "output_length": 2, "hash_ids": [4294967295, 2]}\n',
-        '{"input_length": 600, "output_length": 2, "hash_ids": [-1, 2]}\n',
         '{"input_length": 600, "output_length": 2, "hash_ids": [1.5, 2.5]}\n',
         '{"input_length": 600, "output_length": 2, "hash_ids": [1, 2], "block_tokens": 0}\n',
         '{"timestamp": -1, "input_length": 5, "output_length": 2}\n',
@@ -214,8 +213,18 @@ def test_lines_of_azure_may_be_in_any_order(tmp_path: Path) -> None:
 def test_what_no_hash_id_stands_for_is_shared_with_nobody(tmp_path: Path) -> None:
     row = json.dumps({"input_length": 1100, "output_length": 9, "hash_ids": [7]})
     found = read(open_trace(written(tmp_path / "m.jsonl", f"{row}\n{row}\n")))
-    assert [request.runs for request in found] == [(ContentRun(8, 512), ContentRun(0, 588))] * 2
+    assert [request.runs for request in found] == [(ContentRun(1, 512), ContentRun(0, 588))] * 2
     assert len(compact_prompt(found[0])) == 1100
     one, other = (distinct_prompt(request, number, 1000) for number, request in enumerate(found))
     assert one[:512] == other[:512]
     assert one[512:] != other[512:]
+
+
+def test_hash_ids_of_single_blocks_are_equal_prefixes_only_behind_equal_ones(tmp_path: Path) -> None:
+    ids = [[1, 2, 3, 4, 5], [1, 7, 3, 4, 5], [1, 2, 3, 4, 5], [2**63, -7]]
+    rows = [json.dumps({"input_length": 512 * len(row), "output_length": 3, "hash_ids": row}) for row in ids]
+    first, second, third, fourth = read(open_trace(written(tmp_path / "m.jsonl", "\n".join(rows))))
+    assert first.runs == third.runs
+    shared = [one == other for one, other in zip(first.runs, second.runs, strict=True)]
+    assert shared == [True, False, False, False, False]
+    assert {run.content_id for run in fourth.runs} == {10, 11}

@@ -53,7 +53,7 @@ class MooncakeTrace:
     @cached_property
     def _table(self) -> tuple[list[WorkRequest], int, bool]:
         rows: list[WorkRequest] = []
-        num_ids, has_arrivals = 0, False
+        names, has_arrivals = _Names(), False
         with open_text(self._path) as file:
             for line in file:
                 if not line.strip():
@@ -63,33 +63,42 @@ class MooncakeTrace:
                 prompt, output = row["input_length"], row["output_length"]
                 if type(prompt) is not int or type(output) is not int:
                     raise ValueError(f"lengths must be whole numbers, got {prompt!r} and {output!r}")
-                runs = _runs(row.get("hash_ids", ()), prompt, row.get("block_tokens", BLOCK_TOKENS))
-                num_ids = max(num_ids, max((run.content_id for run in runs), default=0))
+                runs = names.runs(row.get("hash_ids", []), prompt, row.get("block_tokens", BLOCK_TOKENS))
                 arrival_ns = int(row.get("timestamp", 0) * _NS_PER_MS)
                 if arrival_ns < 0:
                     raise ValueError(f"a timestamp must be at least 0, got {row['timestamp']}")
                 rows.append(WorkRequest(arrival_ns, max(1, prompt), max(1, output), runs))
         if not rows:
             raise ConfigurationError(f"trace {self._path} is empty")
-        return sorted(rows, key=lambda row: row.arrival_ns), num_ids, has_arrivals
+        return sorted(rows, key=lambda row: row.arrival_ns), len(names), has_arrivals
 
 
-def _runs(hash_ids: list[int], num_tokens: int, block_tokens: int) -> tuple[ContentRun, ...]:
-    """One run per block; the last one is as long as the prompt leaves. Id 0 becomes 1, since 0 stands for nothing.
+class _Names:
+    """Gives content ids to blocks, from 1 on: equal ones to blocks with equal hash ids behind equal beginnings.
 
-    What no id is for, nobody shares.
+    In the published traces a hash id stands for all that is before it as well. In a trace of one's own it may stand for
+    the block alone, or be a hash of 64 bits.
     """
-    if min(hash_ids, default=0) < 0:
-        raise ValueError(f"a hash id must be at least 0, got {min(hash_ids)}")
-    runs = [
-        ContentRun(hash_id + 1, min(block_tokens, num_tokens - index * block_tokens))
-        for index, hash_id in enumerate(hash_ids)
-        if index * block_tokens < num_tokens
-    ]
-    num_left = num_tokens - len(runs) * block_tokens
-    if runs and num_left > 0:
-        runs.append(ContentRun(UNSHARED_ID, num_left))
-    return tuple(runs)
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def runs(self, hash_ids: list[int], num_tokens: int, block_tokens: int) -> tuple[ContentRun, ...]:
+        """Return one run per block, the last one as long as the prompt leaves. What no id is for, nobody shares."""
+        if type(block_tokens) is not int or block_tokens < 1 or not all(type(hash_id) is int for hash_id in hash_ids):
+            raise ValueError(f"blocks of {block_tokens!r} tokens, or a hash id of {hash_ids!r}, are no whole numbers")
+        runs: list[ContentRun] = []
+        content_id, num_left = UNSHARED_ID, num_tokens
+        for hash_id in hash_ids[: -(-num_tokens // block_tokens)]:
+            content_id = self._ids.setdefault((content_id, hash_id, block_tokens), len(self._ids) + 1)
+            runs.append(ContentRun(content_id, min(block_tokens, num_left)))
+            num_left -= block_tokens
+        if runs and num_left > 0:
+            runs.append(ContentRun(UNSHARED_ID, num_left))
+        return tuple(runs)
 
 
 def _shift(request: WorkRequest, offset: int) -> WorkRequest:
