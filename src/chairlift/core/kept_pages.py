@@ -5,6 +5,7 @@ takes it from those who wait before anybody else is preempted, and if nothing ru
 what all the others kept.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from chairlift.core.kv_memory import KVMemory
@@ -37,8 +38,12 @@ class KeptPages:
         """Pages that :meth:`reclaim` could take at least."""
         if not self.holders:
             return 0
-        memory = self._memory
-        return sum(len(holder.pages) - memory.num_shared_pages(holder) for holder in self._behind(ahead_of))
+        memory, holders = self._memory, self._behind(ahead_of)
+        if not self._running:
+            # Nobody else will give anything back, so pages that only these share count too.
+            held = Counter(page for holder in holders for page in holder.pages)
+            return sum(memory.pool.references(page) == count for page, count in held.items())
+        return sum(len(holder.pages) - memory.num_shared_pages(holder) for holder in holders)
 
     def reclaim(self, num_pages: int, ahead_of: Request | None = None) -> int:
         """Take pages, the last of each holder first, and return how many came free.

@@ -7,9 +7,12 @@ import pytest
 
 from chairlift.config.resolved import TenantConfig
 from chairlift.core.events import Admitted, Preempted
+from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.policies.preemption import Cheapest, LastAdmitted
 from chairlift.core.request import BlockedOn, FinishReason, Request
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_draft import StepDraft
+from chairlift.core.token_budget import TokenBudget
 from chairlift.core.views import RequestView
 from tests.harness import Rig, alone
 
@@ -443,3 +446,32 @@ def test_cheapest_loses_less_than_last_admitted():
         return rig.scheduler.stats().recomputed_tokens_total
 
     assert lost("cheapest") < lost("last-admitted")
+
+
+def test_whoever_comes_first_gets_pages_that_only_those_who_wait_share():
+    """Two that yielded keep the pages of their common beginning; the whole pool is wanted, and nobody runs."""
+    rig = Rig(
+        num_pages=12,
+        max_num_seqs=2,
+        scheduling_policy="preemptive",
+        preemption_mode="tail",
+        admission="reserve-full",
+        max_lookahead=0,
+        guaranteed_share=0.0,
+        max_equal_wait_ms=1000,
+    )
+    long_runners = [0, 1]
+    for number in long_runners:
+        assert rig.add([*range(8), 8 + number], max_tokens=10) == number
+        while not rig.output[number]:
+            rig.step()
+    whole_pool = rig.add(40, max_tokens=8)
+    state, now_ns = rig.scheduler.state, rig.num_steps + 1
+    draft = StepDraft(-1, now_ns, TokenBudget(16))
+    for request in list(state.running.values()):
+        preempt(state, request, "quantum", draft, price_victims(state, now_ns, 0, 1))
+    assert len({page for number in long_runners for page in state.requests[number].pages[:2]}) == 2
+    rig.run()
+    assert next(iter(rig.finished)) == whole_pool
+    for number in long_runners:
+        assert rig.output[number] == alone([*range(8), 8 + number], 10)
