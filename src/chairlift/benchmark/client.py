@@ -9,42 +9,23 @@ from http import HTTPStatus
 import httpx
 
 from chairlift.benchmark.clock import Clock
+from chairlift.benchmark.connections import Connections
 from chairlift.benchmark.records import NO_TOKENS, CallRecord
 from chairlift.benchmark.sse import EventDecoder
 from chairlift.benchmark.wire import DONE, Wire, error_text, parse_chunk, refusal_text
-
-CONNECT_TIMEOUT_S = 10.0
-_KEEPALIVE_EXPIRY_S = 4.0
-"""Servers commonly close idle connections after 5 seconds; one that is closing must not be taken for a new request."""
-
-
-def open_client(
-    base_url: str, *, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """Return an HTTP client without a limit of connections. ``base_url`` may end in ``/v1``."""
-    return httpx.AsyncClient(
-        base_url=base_url.rstrip("/").removesuffix("/v1"),
-        timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_EXPIRY_S),
-        # Compressed events would come in lumps.
-        headers={"Accept-Encoding": "identity", "Content-Type": "application/json"},
-        transport=transport,
-    )
 
 
 class Client:
     """A client of one server.
 
     Args:
-        http: the connections, with the server's address.
+        http: connections to the server.
         wire: how requests look.
         clock: what times are read from.
         keys: API keys by tenant; ``""`` is for tenants that have none.
     """
 
-    def __init__(
-        self, http: httpx.AsyncClient, wire: Wire, clock: Clock, keys: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, http: Connections, wire: Wire, clock: Clock, keys: Mapping[str, str] | None = None) -> None:
         self._http = http
         self._url = wire.url
         self._clock = clock
@@ -59,7 +40,7 @@ class Client:
         text = ""
         try:
             headers = bearer(self._keys.get(record.tenant) or self._keys.get(""))
-            async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
+            async with self._http.post(self._url, body, headers) as response:
                 if response.status_code == HTTPStatus.OK:
                     text = await self._read(response, record)
                 else:

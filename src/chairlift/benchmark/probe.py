@@ -14,6 +14,7 @@ import msgspec
 
 from chairlift.benchmark.client import Client, bearer
 from chairlift.benchmark.clock import Clock
+from chairlift.benchmark.connections import Connections
 from chairlift.benchmark.prompts import WORDS, TextScale
 from chairlift.benchmark.records import CallRecord
 from chairlift.benchmark.wire import Prompt, UsageStyle, Wire, refusal_text
@@ -52,7 +53,7 @@ class Dialect:
         }
 
 
-async def find_model(http: httpx.AsyncClient, name: str | None, key: str | None) -> str:
+async def find_model(http: Connections, name: str | None, key: str | None) -> str:
     """Return the name, or that of the server's first model.
 
     Raises:
@@ -62,7 +63,7 @@ async def find_model(http: httpx.AsyncClient, name: str | None, key: str | None)
     if name is not None:
         return name
     try:
-        response = await http.get("/v1/models", headers=bearer(key))
+        response = await http.get("/v1/models", bearer(key))
     except httpx.RequestError as error:
         raise _nobody(http, error) from None
     if response.status_code != HTTPStatus.OK:
@@ -87,7 +88,7 @@ class Probe:
     """
 
     def __init__(
-        self, http: httpx.AsyncClient, clock: Clock, keys: Mapping[str, str] | None = None, tenant: str = ""
+        self, http: Connections, clock: Clock, keys: Mapping[str, str] | None = None, tenant: str = ""
     ) -> None:
         self._http = http
         self._clock = clock
@@ -154,7 +155,7 @@ class Probe:
         return record
 
 
-def _nobody(http: httpx.AsyncClient, error: Exception) -> EngineUnavailableError:
+def _nobody(http: Connections, error: Exception) -> EngineUnavailableError:
     return EngineUnavailableError(f"no server answers at {http.base_url}: {error}")
 
 

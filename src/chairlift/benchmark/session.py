@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx
 
-from chairlift.benchmark.client import Client, open_client
+from chairlift.benchmark.client import Client
 from chairlift.benchmark.clock import Clock
+from chairlift.benchmark.connections import Connections
 from chairlift.benchmark.plan import LoadPlan
 from chairlift.benchmark.probe import Dialect, Probe, find_model
 from chairlift.benchmark.runner import FinishedRun, LoadRunner, Observer
@@ -95,7 +96,7 @@ class Session:
             ChairliftError: the server does not answer the first questions.
         """
         target = self._target
-        async with open_client(target.base_url, timeout_s=target.timeout_s, transport=self._transport) as http:
+        async with Connections(target.base_url, timeout_s=target.timeout_s, transport=self._transport) as http:
             dialect = await self._find_dialect(http)
             self.is_measuring = True
             client = Client(http, dialect.wire, self._clock, target.keys)
@@ -111,7 +112,7 @@ class Session:
                 runs.append(await runner.run(stop))
         return dialect, runs
 
-    async def _find_dialect(self, http: httpx.AsyncClient) -> Dialect:
+    async def _find_dialect(self, http: Connections) -> Dialect:
         target = self._target
         tenant = "" if "" in target.keys else next(iter(sorted(target.keyed)), "")
         key = target.keys.get(tenant)

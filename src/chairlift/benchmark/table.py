@@ -25,12 +25,11 @@ METRIC_NAMES = {
 def totals_rows(runs: Sequence[BenchRun]) -> Iterator[tuple[str, ...]]:
     """Rows of :data:`TOTALS`: each run, then its streams and tenants if there are several."""
     for number, run in enumerate(runs, start=1):
-        for group in _groups(run):
-            is_all = group is run.total
-            jain = run.shares.jain_index if is_all else None
+        for name, group in _groups(run):
+            jain = run.shares.jain_index if group is run.total else None
             yield (
                 str(number),
-                group.name,
+                name,
                 f"{group.num_ok} of {group.num_requests}",
                 str(group.num_failed),
                 f"{group.requests_per_s:.2f}",
@@ -50,13 +49,13 @@ def latency_head(percents: Sequence[float]) -> tuple[str, ...]:
 def latency_rows(runs: Sequence[BenchRun], metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Rows of latencies: for each run and group one of each metric."""
     for number, run in enumerate(runs, start=1):
-        for group in _groups(run):
+        for name, group in _groups(run):
             for metric in metrics:
                 place, shown = METRIC_NAMES[metric]
                 found = group.latencies[place]
                 if found is not None:
                     values = (found.mean, *found.percentiles, found.maximum)
-                    yield (str(number), group.name, shown, *map(milliseconds, values))
+                    yield (str(number), name, shown, *map(milliseconds, values))
 
 
 def error_rows(runs: Sequence[BenchRun]) -> Iterator[tuple[str, ...]]:
@@ -71,10 +70,11 @@ def milliseconds(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
 
 
-def _groups(run: BenchRun) -> list[GroupSummary]:
-    groups = [run.total]
+def _groups(run: BenchRun) -> list[tuple[str, GroupSummary]]:
+    """Return what has rows of its own; tenants that are called like the streams say nothing new."""
+    groups = [(run.total.name, run.total)]
     if len(run.streams) > 1:
-        groups += run.streams
-    if len(run.tenants) > 1:
-        groups += run.tenants
+        groups += [(stream.name, stream) for stream in run.streams]
+    if len(run.tenants) > 1 and {tenant.name for tenant in run.tenants} != {stream.name for stream in run.streams}:
+        groups += [(f"tenant {tenant.name or '(none)'}", tenant) for tenant in run.tenants]
     return groups

@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from chairlift.benchmark.client import Client, open_client
+from chairlift.benchmark.client import Client
+from chairlift.benchmark.connections import Connections
 from chairlift.benchmark.records import CallRecord, TokenCounts, spread
 from chairlift.benchmark.sse import EventDecoder
 from chairlift.benchmark.wire import Wire
@@ -25,7 +26,7 @@ MS = 1_000_000
 def ask(script: Script, *, is_chat: bool = False) -> tuple[CallRecord, str]:
     async def main() -> tuple[CallRecord, str]:
         wire = Wire(is_chat=is_chat, model="m")
-        async with open_client("http://server/v1", timeout_s=9, transport=ScriptedServer(lambda _: script)) as http:
+        async with Connections("http://server/v1", timeout_s=9, transport=ScriptedServer(lambda _: script)) as http:
             record = CallRecord(number=0, stream=0, tier=0, tenant="", due_ns=0)
             text = await Client(http, wire, VirtualClock()).answer(wire.body("hello", 8), record)
             return record, text

@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from chairlift.benchmark.client import open_client
+from chairlift.benchmark.connections import Connections
 from chairlift.benchmark.probe import Dialect, Probe, check_wire, find_model
 from chairlift.benchmark.wire import UsageStyle, Wire, refusal_text
 from chairlift.errors import ChairliftError, ConfigurationError, EngineUnavailableError, InvalidRequestError
@@ -23,7 +23,7 @@ def answer(asked: Asked) -> Script:
 
 def find(server: ScriptedServer, *, prompts: str = "auto", is_chat: bool = False) -> Dialect:
     async def main() -> Dialect:
-        async with open_client("http://server", timeout_s=9, transport=server) as http:
+        async with Connections("http://server", timeout_s=9, transport=server) as http:
             return await Probe(http, VirtualClock()).find_dialect(Wire(is_chat=is_chat, model="m"), prompts=prompts)
 
     return run(main())
@@ -87,7 +87,7 @@ def test_no_server_is_said() -> None:
 )
 def test_a_server_without_models_is_said(script: Script, error: str) -> None:
     async def main() -> str:
-        async with open_client("http://server", timeout_s=9, transport=ScriptedServer(lambda _: script)) as http:
+        async with Connections("http://server", timeout_s=9, transport=ScriptedServer(lambda _: script)) as http:
             return await find_model(http, None, None)
 
     with pytest.raises(ChairliftError, match=error):
@@ -98,7 +98,7 @@ def test_the_first_model_is_taken_with_the_key() -> None:
     server = ScriptedServer(lambda _: Script([(0, b'{"data": [{"id": "first"}, {"id": "second"}]}')]))
 
     async def main() -> list[str]:
-        async with open_client("http://server", timeout_s=9, transport=server) as http:
+        async with Connections("http://server", timeout_s=9, transport=server) as http:
             return [await find_model(http, None, "sk"), await find_model(http, "mine", None)]
 
     assert run(main()) == ["first", "mine"]

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from chairlift.benchmark.calls import Exchange, GivenPrompts, Load, PromptMaker
-from chairlift.benchmark.client import Client, open_client
+from chairlift.benchmark.client import Client
+from chairlift.benchmark.connections import POOL_SIZE, Connections
 from chairlift.benchmark.plan import ramp_up
 from chairlift.benchmark.prompts import MadePrompts
 from chairlift.benchmark.records import CallRecord
@@ -55,7 +56,7 @@ def execute(
             tenants=tenants,
             keyed=frozenset(keys or ()),
         )
-        async with open_client("http://server", timeout_s=60, transport=server) as http:
+        async with Connections("http://server", timeout_s=60, transport=server) as http:
             stop = asyncio.Event()
             if stop_s is not None:
                 asyncio.get_running_loop().call_later(stop_s, stop.set)
@@ -253,3 +254,13 @@ def test_a_trace_that_turns_out_to_be_broken_is_said_as_such(monkeypatch: pytest
 
     with pytest.raises(ConfigurationError, match="line 5"):
         execute([stream(num_requests=8)], lambda _: steady(1, 0.1, 0), maker=Broken())
+
+
+def test_many_requests_share_pools_of_few_and_those_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Connections] = []
+    open_one = Connections._open
+    monkeypatch.setattr(Connections, "_open", lambda self: opened.append(self) or open_one(self))
+    finished, server = execute([stream(num_requests=90, concurrency=30)], lambda _: steady(2, 0.1, 0.1))
+    assert server.most_open == 30
+    assert len(opened) == -(-30 // POOL_SIZE)
+    assert all(record.is_ok for record in finished.records)
