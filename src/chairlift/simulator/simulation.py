@@ -158,6 +158,8 @@ class Simulation:
             sampling,
             priority=stream.tier if work.tier is None or not self._has_tiers else work.tier,
             tenant=stream.tenant if work.tenant is None else work.tenant,
+            # Each trace numbers its contents for itself.
+            cache_salt=None if stream.trace is None else str(stream.trace),
             ttft_deadline_ns=None if ttft_ms is None else arrival_ns + int(ttft_ms * _NS_PER_MS),
             deadline_ns=None if deadline_ms is None else arrival_ns + int(deadline_ms * _NS_PER_MS),
         )

@@ -179,3 +179,14 @@ def test_hash_ids_that_stand_for_their_blocks_alone_are_served_too(tmp_path: Pat
     path.write_text(row % (0, 2) + row % (9000, 7))
     found = simulate("--trace", str(path))
     assert (found["num_finished"], found["num_cached_tokens"]) == (2, 512)
+
+
+def test_contents_of_two_traces_are_never_taken_for_each_other(trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(trace.read_text())
+
+    def cached(second: Path) -> int:
+        return simulate("--trace", f"{trace},name=a", "--trace", f"{second},name=b")["num_cached_tokens"]
+
+    alone = simulate("--trace", str(trace))["num_cached_tokens"]
+    assert cached(other) <= 2 * alone < cached(trace)

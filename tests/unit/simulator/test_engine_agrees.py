@@ -74,6 +74,8 @@ def run_engine(engine: SimulatedEngine, streams: Iterable[Stream], requests: Ite
                 stop_token_ids=frozenset(),
                 priority=stream.tier,
                 tenant=stream.tenant,
+                # Contents of two traces are never the same.
+                cache_salt=str(stream.trace),
             )
             assert runner.add(message, now_ns).error is None
         outcome = runner.step(now_ns)
