@@ -64,6 +64,11 @@ class LoadPlan:
         return self.sends_tiers or any(stream.tier != 0 for stream in self.workload.streams)
 
     @property
+    def has_ids(self) -> bool:
+        """Whether a prompt that is given is one of token ids, which no chat can ask."""
+        return any(not isinstance(turn, str) for exchange in self.exchanges for turn in exchange.turns)
+
+    @property
     def num_requests(self) -> int | None:
         """How many requests a run sends, follow-ups not counted; ``None`` if only a trace or the time says."""
         counts = [stream.num_requests for stream in self.workload.streams]

@@ -33,8 +33,8 @@ def compare(results: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_to_json(first.label, *one) for one in found], indent=2))
         return
-    for other, differences, changed in found:
-        _show(f"{other.label} against {first.label}", differences)
+    for path, (other, differences, changed) in zip(results[1:], found, strict=True):
+        _show(f"{other.label} ({path.name}) against {first.label} ({results[0].name})", differences)
         for change in changed:
             click.echo(f"not the same load: {change}", err=True)
         if len(first.runs) < 2 or len(other.runs) < 2:

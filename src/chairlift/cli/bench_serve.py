@@ -21,6 +21,7 @@ from chairlift.errors import ConfigurationError
 from chairlift.report.statistics import PERCENTS
 
 if TYPE_CHECKING:
+    from chairlift.benchmark.plan import LoadPlan
     from chairlift.benchmark.probe import Dialect
     from chairlift.benchmark.result import BenchResult
     from chairlift.benchmark.runner import FinishedRun
@@ -102,7 +103,7 @@ def serve(**flags: Any) -> int:
     metrics, percents = _metrics(flags["percentile_metrics"]), _percents(flags["metric_percentiles"])
     keys, tenants = _tenants(flags)
     plan = read_plan(flags, tenants)
-    target = _target(flags, keys)
+    target = _target(flags, keys, plan)
     check_writable(flags)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     console, clock = Console(stderr=True), SystemClock()
@@ -157,7 +158,7 @@ def _tenants(flags: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     return keys, names
 
 
-def _target(flags: Mapping[str, Any], keys: Mapping[str, str]) -> "Target":
+def _target(flags: Mapping[str, Any], keys: Mapping[str, str], plan: "LoadPlan") -> "Target":
     from chairlift.benchmark.session import Target
     from chairlift.benchmark.wire import UsageStyle
     from chairlift.cli.bench_load import is_chat_load
@@ -166,9 +167,12 @@ def _target(flags: Mapping[str, Any], keys: Mapping[str, str]) -> "Target":
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(f"--base-url must begin with http:// or https://, got {url!r}")
     backend: str | None = flags["backend"]
+    if plan.has_ids and backend == "openai-chat":
+        raise ConfigurationError("the file has prompts of token ids, which --backend openai-chat cannot ask")
+    is_chat = is_chat_load(flags) and not plan.has_ids if backend is None else backend == "openai-chat"
     return Target(
         base_url=url,
-        is_chat=is_chat_load(flags) if backend is None else backend == "openai-chat",
+        is_chat=is_chat,
         model=flags["model"],
         path=flags["endpoint"],
         keys=keys,

@@ -14,7 +14,7 @@ from chairlift.benchmark.probe import Dialect
 from chairlift.benchmark.prompts import TextScale
 from chairlift.benchmark.wire import Wire
 from chairlift.cli.bench_load import is_chat_load, parse_goodput, read_plan
-from chairlift.cli.bench_serve import serve
+from chairlift.cli.bench_serve import _target, _tenants, serve
 from chairlift.cli.main import cli
 from chairlift.errors import ConfigurationError
 
@@ -114,6 +114,15 @@ def test_files_of_prompts_are_sent_once_and_as_chat(tmp_path: Path) -> None:
     assert not is_chat_load(flags())
 
 
+def test_token_ids_of_a_file_are_not_sent_as_chat(tmp_path: Path) -> None:
+    path = tmp_path / "ids.jsonl"
+    path.write_text('{"prompt": [1, 2, 3]}\n')
+    given = ("--dataset-name", "custom", "--dataset-path", str(path))
+    assert not _target(flags(*given), {}, plan(*given)).is_chat
+    with pytest.raises(ConfigurationError, match="token ids, which --backend openai-chat cannot ask"):
+        _target(flags(*given, "--backend", "openai-chat"), {}, plan(*given))
+
+
 def test_objectives_are_read_in_one_text_or_several() -> None:
     expected = {"ttft_ms": 500.0, "tpot_ms": 50.0, "e2e_ms": 9000.0}
     assert parse_goodput(["ttft:500 tpot:50", "e2el:9000"]) == expected
@@ -172,15 +181,13 @@ def test_no_server_is_one_clear_line() -> None:
 
 
 def test_keys_come_from_variables_and_are_in_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    from chairlift.cli.bench_serve import _target, _tenants
-
     monkeypatch.setenv("KEY_ALL", "sk-all")
     monkeypatch.setenv("KEY_A", "sk-a")
     given = flags("--api-key", "KEY_ALL", "--tenant", "a=KEY_A", "--tenant", "b")
     keys, tenants = _tenants(given)
     assert keys == {"": "sk-all", "a": "sk-a"}
     assert tenants == ["a", "b"]
-    assert "sk-" not in repr(_target(given, keys))
+    assert "sk-" not in repr(_target(given, keys, plan()))
 
 
 def result_file(path: Path, speeds: list[float], ttft: float, **settings: object) -> Path:
