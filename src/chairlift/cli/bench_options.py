@@ -59,7 +59,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--burstiness",
-        type=_POSITIVE,
+        type=click.FloatRange(1e-6, 1e6),
         help="Shape of the gamma distribution of gaps: 1 is Poisson, less is burstier.  [default: 1]",
     ),
     click.option("--max-concurrency", type=_COUNT, help="Requests on their way at a time; others wait here."),
