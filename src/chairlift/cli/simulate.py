@@ -40,7 +40,12 @@ _SERVER_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_ttft_ms")
     metavar="FILE[,KEY=VALUE...]",
     help="Trace to serve, with the keys of a stream: name, tier, tenant, rate, num_requests, slo ... May be repeated.",
 )
-@click.option("--workload", "workload_path", type=click.Path(path_type=Path), help="TOML file with several streams.")
+@click.option(
+    "--workload",
+    "workload_path",
+    type=click.Path(path_type=Path),
+    help="TOML file with several streams, which say everything themselves.",
+)
 @click.option("--output-lengths", help="Serve requests of these output lengths, all there at the start: 20,45,210.")
 @click.option("--num-requests", type=click.IntRange(1), help="Requests of each stream that does not say.")
 @click.option("--rate", type=float, help="Requests per second of each stream that does not say.")

@@ -95,7 +95,7 @@ class Questions:
         self._changed.update(changes)
         was = settings_in_force(before.scheduler, before.queue)
         now = settings_in_force(answer.scheduler, answer.queue)
-        for name in changes:
+        for name in (name for name in changes if was[name] != now[name]):
             _logger.info("%s", format_fields(changed=name, before=was[name], now=now[name]))
         return now
 

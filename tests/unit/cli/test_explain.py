@@ -50,7 +50,7 @@ def test_a_request_is_described_in_words_and_numbers() -> None:
         "wanted within deadline_ms 500",
         "choice 0: waiting, waits for 3 KV pages; 1 are available",
         "tier 1, tenant batch, waited 1.3 s, 2 requests before it, 30 tokens before it, next token in about 4.0 s",
-        "5 of 8 tokens computed in 1 pages, preempted 2 times",
+        "5 of 8 tokens computed in 1 page, preempted 2 times",
     ):
         assert said in text
 
@@ -72,6 +72,25 @@ def test_the_administrator_s_key_comes_first_and_ids_are_quoted(monkeypatch: pyt
         ("http://x:1/v1/requests/a%2Fb%3Fc", {"Authorization": "Bearer a"}),
         ("http://127.0.0.1:8000/v1/requests/id", {"Authorization": "Bearer k"}),
     ]
+
+
+def test_what_the_administrator_s_key_does_not_find_is_asked_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def get(url: str, headers: dict, timeout: float) -> httpx.Response:
+        asked.append(headers["Authorization"])
+        return httpx.Response(200, json=DETAILS) if headers["Authorization"] == "Bearer k" else httpx.Response(404)
+
+    monkeypatch.setattr(httpx, "get", get)
+    result = CliRunner().invoke(explain, ["mine"], env={"CHAIRLIFT_API_KEY": "k", "CHAIRLIFT_ADMIN_API_KEY": "a"})
+    assert (result.exit_code, asked) == (0, ["Bearer a", "Bearer k"])
+
+
+def test_one_is_not_said_as_several() -> None:
+    single = {**CHOICE, "position": 1, "num_tokens_ahead": 1, "num_preemptions": 1}
+    text = "\n".join(describe({**DETAILS, "choices": [single]}))
+    assert "1 request before it, 1 token before it" in text
+    assert text.endswith("in 1 page, preempted 1 time")
 
 
 @pytest.mark.parametrize("body", [{"error": {"message": "no live request"}}, {"detail": 3}, []])

@@ -81,7 +81,8 @@ def test_a_refused_change_changes_nothing_here_either() -> None:
 
 def test_a_fresh_engine_gets_the_changes_before_anything_else(caplog: pytest.LogCaptureFixture) -> None:
     async def test(talk: Talk) -> None:
-        asking = asyncio.create_task(talk.questions.configure({"watermark": 0.25, "tenants": {"a": None, "b": {}}}))
+        changes = {"watermark": 0.25, "max_lookahead": 8, "tenants": {"a": None, "b": {}}}
+        asking = asyncio.create_task(talk.questions.configure(changes))
         await talk.asked(1)
         talk.configured(0)
         await talk.asked(2)
@@ -100,4 +101,5 @@ def test_a_fresh_engine_gets_the_changes_before_anything_else(caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         run(test)
     assert "changed=watermark before=0.0 now=0.25" in caplog.text
+    assert "changed=max_lookahead" not in caplog.text  # it was 8 before
     assert "could not be set again: cannot be" in caplog.text
