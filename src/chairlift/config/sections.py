@@ -226,7 +226,7 @@ class ServerSettings:
     shutdown_timeout: float = setting(30.0, "Seconds that running requests get to end after SIGTERM.", bounds=(0, None))
     max_body_bytes: int = setting(16 * 2**20, "Size of a request body at most.", bounds=(1, None))
     max_choices: int = setting(16, "Largest n of a request.", bounds=(1, None))
-    max_prompts: int = setting(256, "Prompts in one completions request at most.", bounds=(1, None))
+    max_prompts: int = setting(256, "Prompts in one completions request at most.", bounds=(1, 65_536))
     decision_log: str | None = setting(
         None, "File to log every input and decision of the scheduler to, for chairlift replay; none if absent."
     )

@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from chairlift.config.sections import ServerSettings
-from chairlift.server.openai.requests import ChatBody, CompletionBody, DetokenizeBody
+from chairlift.server.openai.requests import MAX_ITEMS, ChatBody, CompletionBody, DetokenizeBody
 from tests.unit.server.stub_engine import StubEngine, post, request
 
 CHAT = "/v1/chat/completions"
@@ -230,3 +230,21 @@ def test_a_long_value_is_quoted_by_its_beginning() -> None:
     assert len(error["message"]) < 200
     assert len(refused(COMPLETIONS, {"prompt": "x", "n": 10**4000})["message"]) < 200
     assert len(refused(f"/{'x' * 5000}", {}, status=404)["message"]) < 200
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "item"),
+    [
+        (CompletionBody, '{"prompt": [%s]}', "[1]"),
+        (CompletionBody, '{"prompt": "x", "stop_token_ids": [%s]}', "1"),
+        (ChatBody, '{"messages": [%s]}', '{"role": "user", "content": "x"}'),
+    ],
+)
+def test_items_beyond_the_most_are_not_even_made(model: type[BaseModel], body: str, item: str) -> None:
+    """What comes after them is wrong too, but nobody looks at it any more."""
+    with pytest.raises(ValidationError, match=f"at most {MAX_ITEMS} items"):
+        model.model_validate_json(body % ",".join([*[item] * (MAX_ITEMS + 1), '"wrong"']))
+
+
+def test_a_prompt_beyond_the_model_length_is_too_long_whatever_its_ids_are() -> None:
+    assert refused(COMPLETIONS, {"prompt": [-1] * 3000, "max_tokens": 0})["code"] == "context_length_exceeded"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from chairlift.config.sections import ServerSettings
 from chairlift.errors import InvalidRequestError, RequestTooLongError
@@ -112,15 +112,17 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
 def check_prompt(
     token_ids: Sequence[int], max_tokens: int | None, model: ModelFacts, *, is_echoed: bool = False
 ) -> None:
-    """Refuse what must not even be echoed; whether a prompt leaves room for output is the engine's to say.
+    """Refuse what must not even be echoed; what is longer than the model length, or leaves no room for output, is the
+    engine's to refuse.
 
     Raises:
         InvalidRequestError: an id is outside the vocabulary.
         RequestTooLongError: it is too long, and it would be echoed or ``max_tokens`` is 0, so that it would be too
             late or the engine is not asked.
     """
-    check_token_ids(token_ids, model, param="prompt")
-    if (is_echoed or max_tokens == 0) and len(token_ids) > model.max_model_len:
+    if len(token_ids) <= model.max_model_len:
+        check_token_ids(token_ids, model, param="prompt")
+    elif is_echoed or max_tokens == 0:
         asked = "as many output tokens as fit" if max_tokens is None else f"max_tokens={max_tokens}"
         raise RequestTooLongError(
             f"the model length is {model.max_model_len} tokens (--max-model-len), but the prompt has "
@@ -144,5 +146,5 @@ def _prompt_list(body: CompletionBody) -> Sequence[str | list[int]]:
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
-    token_ids = [item for item in prompt if isinstance(item, int)]
-    return [token_ids] if token_ids else [item for item in prompt if not isinstance(item, int)]
+    # All items are alike, and there may be millions of token ids.
+    return [cast("list[int]", prompt)] if isinstance(prompt[0], int) else cast("list[str] | list[list[int]]", prompt)

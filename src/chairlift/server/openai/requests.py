@@ -13,9 +13,14 @@ from chairlift.server.openai.fields import check_other_fields
 MAX_DEADLINE_MS = 10**9
 """Longest deadline of a request: about eleven days."""
 
+MAX_ITEMS = 65_536
+"""Prompts, messages, parts or stop strings of a request at most, whatever settings allow: a body has room for millions,
+and other requests wait while they are read."""
+
 _T = TypeVar("_T")
-_List: TypeAlias = Annotated[list[_T], Field(fail_fast=True)]
-"""A list whose check ends at the first wrong item: one error is told, and a body has room for millions."""
+_List: TypeAlias = Annotated[list[_T], Field(fail_fast=True, max_length=MAX_ITEMS)]
+_TokenIds: TypeAlias = Annotated[list[int], Field(fail_fast=True)]
+"""Checks of both end at the first wrong item: one error is told."""
 
 
 class Body(BaseModel):
@@ -51,8 +56,8 @@ def _content_form(value: object) -> str:
 Prompt = Annotated[
     Annotated[str, Tag("one text")]
     | Annotated[_List[str], Tag("list of texts")]
-    | Annotated[_List[int], Tag("token ids")]
-    | Annotated[_List[_List[int]], Tag("lists of token ids")],
+    | Annotated[_TokenIds, Tag("token ids")]
+    | Annotated[_List[_TokenIds], Tag("lists of token ids")],
     Discriminator(
         _prompt_form,
         custom_error_type="prompt_form",
@@ -193,4 +198,4 @@ class DetokenizeBody(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: _List[int]
+    tokens: _TokenIds
