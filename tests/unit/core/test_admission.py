@@ -256,3 +256,23 @@ def test_the_quota_of_requests_without_a_tenant_holds_back_no_tenant_without_a_q
     rig.step()
     assert blocked(rig, nameless) is BlockedOn.QUOTA
     assert other not in rig.scheduler.state.waiting
+
+
+def test_prompts_at_their_quota_go_on_in_the_step_in_which_another_one_gave_way_and_kept_its_pages():
+    rig = Rig(
+        num_pages=20,
+        page_size=1,
+        max_num_seqs=3,
+        max_num_batched_tokens=4,
+        admission="optimistic",
+        preemption_mode="tail",
+        long_prefill_token_threshold=1,
+        prefix_caching=False,
+        tenants={"a": TenantConfig(max_kv_pages=6)},
+        depth=2,
+    )
+    ids = [rig.add(20, max_tokens=1, priority=1)]
+    rig.step()
+    ids += [rig.add(5, max_tokens=1, tenant="a") for _ in range(2)]
+    rig.run()
+    assert list(rig.finished) == [*ids[1:], ids[0]]

@@ -88,8 +88,8 @@ class ContinuousBatching:
         Prompts take pages as they go under ``optimistic`` admission.
         """
         prompts = list(self._state.prefilling.values())
-        stuck = find_stuck(self._state, prompts)
-        if stuck:
+        # More than once, since who gives way may keep its pages, and the others be stuck at their quota.
+        while stuck := find_stuck(self._state, prompts):
             settle_pages(self._state, stuck, draft)
             prompts = list(self._state.prefilling.values())
         return prompts
