@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.config.sizes import parse_bytes
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.catalogue import DEFAULT, find_latency_model
 from chairlift.simulator.latency.model import ConstantLatency, LatencyModel
@@ -28,6 +29,8 @@ from chairlift.workload.streams import Stream, Workload
 from chairlift.workload.workload_file import parse_stream, parse_trace_option, read_workload
 
 _LONGEST_GUESS_TOKENS = 8192
+_SIZES = ("kv_cache_memory", "swap_space")
+"""Settings that are sizes of memory."""
 _SERVER_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_ttft_ms")
 """What the server checks before the scheduler is asked."""
 
@@ -98,7 +101,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     setting, swept = parse_sweep(sweep) if sweep else ("", [])
     compared = parse_compare(compare) if compare else []
     variants = combine(compared, swept)
-    values = _numbers(swept) if report_path is not None else ()
+    axis = _numbers(setting, swept) if report_path is not None else ("", ())
     _require_folders(report_path, None if json_path == "-" else json_path)
     # All of them first: what is wrong with the last one should not come out after the others have run.
     prepared = [_prepare(variant, workload, latency, given) for variant in variants]
@@ -112,7 +115,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         else:
             _write(Path(json_path), text)
     if report_path is not None:
-        _report(report_path, workload, runs, (setting, values), compared)
+        _report(report_path, workload, runs, axis, compared)
 
 
 def _read_workload(
@@ -167,15 +170,17 @@ def _run(label: str, workload: Workload, engine: SimulatedEngine, *, jumps: bool
     return summarize(finished, engine, workload, label=label, wall_s=time.perf_counter() - started_s)
 
 
-def _numbers(swept: Sequence[Variant]) -> tuple[float, ...]:
-    """Values of a sweep, as a report needs them."""
+def _numbers(setting: str, swept: Sequence[Variant]) -> tuple[str, tuple[float, ...]]:
+    """What a sweep goes over and its values, as a report needs them: sizes of memory are numbers of GiB."""
+    if setting in _SIZES:
+        return f"{setting}, GiB", tuple(parse_bytes(variant.label, setting=setting) / 2**30 for variant in swept)
     values: list[float] = []
     for variant in swept:
         try:
             values.append(float(variant.label))
         except ValueError:
             raise ConfigurationError(f"a report needs numbers to sweep over, got {variant.label!r}") from None
-    return tuple(values)
+    return setting, tuple(values)
 
 
 def _report(

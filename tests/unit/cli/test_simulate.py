@@ -105,11 +105,21 @@ def test_a_sweep_shows_the_knee(trace: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "TPOT, ms" in page.read_text(encoding="utf-8")
     assert "max_num_seqs" in page.read_text(encoding="utf-8")
+    assert ": 1 to 16 slots, 8192 tokens per step" in page.read_text(encoding="utf-8")
     runs = json.loads(numbers.read_text(encoding="utf-8"))["runs"]
     assert [run["max_num_seqs"] for run in runs] == [1, 4, 16]
     tpot = [run["tpot_ms"]["p50"] for run in runs]
     assert tpot == sorted(tpot)
     assert runs[2]["output_tokens_per_s"] > 3 * runs[0]["output_tokens_per_s"]
+
+
+def test_a_sweep_over_sizes_of_memory_is_drawn_in_gib(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    swept = ("--sweep", "kv_cache_memory=512MiB,2GiB", "--report", str(page))
+    assert invoke("--trace", f"{trace},num_requests=5", "--max-model-len", "2048", *swept).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "kv_cache_memory, GiB" in text
+    assert ">0.5<" in text
 
 
 @pytest.mark.parametrize(

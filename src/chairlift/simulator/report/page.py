@@ -25,7 +25,7 @@ class Sweep:
 def render_page(title: str, runs: Sequence[RunSummary], sweep: Sweep | None = None) -> str:
     """Return the page. The same runs give the same bytes."""
     parts = [
-        _facts(runs[0]),
+        _facts(runs),
         "<h2>Numbers</h2>",
         html_text("Times in milliseconds.", "note"),
         html_table(COLUMNS, (row for run in runs for row in table_rows(run))),
@@ -40,9 +40,14 @@ def render_page(title: str, runs: Sequence[RunSummary], sweep: Sweep | None = No
     return html_page(title, parts)
 
 
-def _facts(run: RunSummary) -> str:
-    text = (
-        f"{run.machine}: {run.max_num_seqs} slots, {run.max_num_batched_tokens} tokens per step, "
-        f"{run.num_pages} KV pages of {run.page_size} tokens"
+def _facts(runs: Sequence[RunSummary]) -> str:
+    slots, budgets, pages, sizes = (
+        _range([getattr(run, name) for run in runs])
+        for name in ("max_num_seqs", "max_num_batched_tokens", "num_pages", "page_size")
     )
-    return html_text(text)
+    return html_text(f"{runs[0].machine}: {slots} slots, {budgets} tokens per step, {pages} KV pages of {sizes} tokens")
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
