@@ -4,6 +4,7 @@ Knows nothing of sockets: messages come and go through two callables.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
@@ -29,6 +30,10 @@ from chairlift.engine.runner import EngineRunner, to_step_done
 
 MAX_MESSAGES_PER_STEP = 1024
 """However many messages wait, a step is never delayed by more than these."""
+
+_QUESTION_PAUSE = 9
+"""After a question, others wait this many times as long as its answer took: a tenth of the time goes to questions at
+most, however often clients ask."""
 
 _STALLED_POLL_MS = 100
 _NS_PER_MS = 1_000_000
@@ -58,6 +63,8 @@ class EngineLoop:
         self._send = send
         self._clock = clock
         self._verdicts: list[Verdict] = []
+        self._questions: deque[Explain | ListRequests] = deque()
+        self._questions_due_ns = 0
         self._is_stopping = False
         self._is_resting = True
         """The last step found nothing to run."""
@@ -99,9 +106,10 @@ class EngineLoop:
         if self._verdicts:
             self._send(Verdicts(tuple(self._verdicts)))
             self._verdicts.clear()
+        self._answer_questions()
 
     def _idle_timeout_ms(self) -> int | None:
-        if not self._is_resting:
+        if not self._is_resting or self._questions:
             return 0
         timeout_ms = _STALLED_POLL_MS if self._runner.has_unfinished else None
         expiry_ns = self._runner.next_expiry_ns
@@ -125,16 +133,29 @@ class EngineLoop:
                 self._runner.finish(message.request_id, message.keep_tokens, self._clock())
             case ResetPrefixCache():
                 self._send(CacheReset(self._runner.reset_prefix_cache()))
-            case Explain():
-                self._send(self._runner.explain(message, self._clock()))
-            case ListRequests():
-                self._send(self._runner.list_requests(message, self._clock()))
+            case Explain() | ListRequests():
+                self._questions.append(message)
+                self._answer_questions()
             case Configure():
                 self._send(self._runner.configure(message, self._clock()))
             case Shutdown():
                 self._is_stopping = True
             case _:
                 assert_never(message)
+
+    def _answer_questions(self) -> None:
+        """Answer what was asked, in order; while requests are alive only if it is time."""
+        while self._questions:
+            start_ns = self._clock()
+            if start_ns < self._questions_due_ns and self._runner.has_unfinished:
+                return
+            question = self._questions.popleft()
+            if isinstance(question, Explain):
+                self._send(self._runner.explain(question, start_ns))
+            else:
+                self._send(self._runner.list_requests(question, start_ns))
+            end_ns = self._clock()
+            self._questions_due_ns = end_ns + _QUESTION_PAUSE * (end_ns - start_ns)
 
     def _rest(self, expired: list[RequestUpdate], now_ns: int) -> None:
         """Nothing could run: report the state as it is left, and check it while there is time."""

@@ -29,6 +29,9 @@ from chairlift.observability.recorder import Recorder
 _AGAIN = -1
 """Number of the question that nobody asked: settings of before a restart are set again."""
 
+_MAX_ASKED = 8
+"""Questions about requests that wait in the engine at a time; further ones wait in this process."""
+
 _Question = Explain | ListRequests | Configure
 
 _logger = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class Questions:
         self._configured = tuple(configured)
         self._queue = queue
         self._numbers = itertools.count()
+        self._turn = asyncio.Semaphore(_MAX_ASKED)
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._changed: set[str] = set()
         self._in_force: Configured | None = None
@@ -67,7 +71,8 @@ class Questions:
         Raises:
             EngineUnavailableError: the engine process is down, or goes down meanwhile.
         """
-        answer: Explained = await self._ask(lambda number: Explain(number, tuple(request_ids)))
+        async with self._turn:
+            answer: Explained = await self._ask(lambda number: Explain(number, tuple(request_ids)))
         return answer.statuses
 
     async def list_requests(self, limit: int) -> Listed:
@@ -76,7 +81,8 @@ class Questions:
         Raises:
             EngineUnavailableError: the engine process is down, or goes down meanwhile.
         """
-        return await self._ask(lambda number: ListRequests(number, limit))
+        async with self._turn:
+            return await self._ask(lambda number: ListRequests(number, limit))
 
     async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
         """Change settings, all or none, and return every changeable one as it is now; without changes only ask.

@@ -49,7 +49,7 @@ class ChoiceStatus(msgspec.Struct):
 
 
 class RequestDetails(msgspec.Struct):
-    """Answer of /v1/requests/{id}: the choices that have not ended."""
+    """Answer of /v1/requests/{id}: the first 256 of the choices that have not ended."""
 
     id: str
     object: Literal["request"]
@@ -104,7 +104,7 @@ async def show_request(request: Request, request_id: str) -> Response:
     """
     context = context_of(request)
     live = context.directory.find(request_id, caller_of(request))
-    indexed = live.choices.live_choices if live is not None else []
+    indexed = live.choices.live_choices[:MAX_LIMIT] if live is not None else []
     statuses: Sequence[RequestStatus | None] = ()
     if indexed:
         statuses = await context.engine.explain([engine_id for _, engine_id in indexed])

@@ -1,5 +1,6 @@
 """The engine's loop and runner, driven by hand: verdicts, one message per step, reports when idle, executor failure."""
 
+import itertools
 import logging
 from collections import deque
 
@@ -248,6 +249,28 @@ def test_questions_are_answered_with_their_number() -> None:
         assert (answer.question, answer.scheduler.watermark) == (question, watermark)
     assert isinstance(refused, Configured)
     assert "--watermark must be at most 0.9, got 2.0" in (refused.error or "")
+
+
+def test_questions_take_a_tenth_of_the_time_at_most() -> None:
+    """A look at the clock takes 1 ms here, and so does an answer; a step in between takes 2."""
+    request = add(max_tokens=40)
+    inbox: deque[bytes | None] = deque([encode(request), None, *map(encode, [Explain(n, (0,)) for n in range(5)])])
+    inbox.extend([None] * 60)
+    inbox.append(encode(Shutdown()))
+    clock = itertools.count(0, 10**6)
+    sent: list[tuple[int, Outbound]] = []
+    EngineLoop(
+        build().runner,
+        lambda _: inbox.popleft(),
+        lambda message: sent.append((next(clock), message)),
+        lambda: next(clock),
+    ).run()
+    answered = [(at_ns, message.question) for at_ns, message in sent if isinstance(message, Explained)]
+    last_step_ns = max(at_ns for at_ns, message in sent if isinstance(message, StepDone) and message.updates)
+    assert [question for _, question in answered] == list(range(5))
+    while_busy = [at_ns for at_ns, _ in answered if at_ns < last_step_ns]
+    assert len(while_busy) > 1
+    assert all(later - earlier >= 9 * 10**6 for earlier, later in itertools.pairwise(while_busy))
 
 
 def test_a_change_of_scheduler_and_queue_is_all_or_nothing() -> None:
