@@ -178,7 +178,7 @@ class Supervisor:
             await asyncio.sleep(self._backoff.next_pause_s(lifetime_s))
             try:
                 return await self._launch(socket_dir)
-            except ChairliftError as error:
+            except Exception as error:  # noqa: BLE001 - whatever is short now, such as files, may be there later
                 _logger.error("the engine could not be started again: %s", error)
                 lifetime_s = 0.0
 

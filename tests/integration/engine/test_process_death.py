@@ -1,6 +1,7 @@
 """What dies takes nothing with it: the engine under load, and the parent of an engine."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -8,10 +9,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.connection import EngineConnection
 from chairlift.engine.supervisor import Backoff
 from chairlift.errors import EngineUnavailableError
 from tests.integration.engine.conftest import StartEngine
@@ -54,6 +57,26 @@ async def test_while_the_engine_is_down_requests_are_refused(start_engine: Start
     with pytest.raises(EngineUnavailableError):
         await engine.submit([1], ENDLESS)
     assert metrics(engine)["engine_up"] == 0
+
+
+async def test_an_engine_that_cannot_be_started_for_want_of_files_is_tried_again(
+    start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start_engine()
+    process_id = engine.engine_process_id
+    assert process_id is not None
+    launch = EngineConnection.launch
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+
+    async def launch_later(*arguments: Any) -> EngineConnection:
+        if failures:
+            raise failures.pop()
+        return await launch(*arguments)
+
+    monkeypatch.setattr(EngineConnection, "launch", launch_later)
+    os.kill(process_id, signal.SIGKILL)
+    await until(lambda: engine.is_healthy and engine.engine_process_id != process_id)
+    assert not failures
 
 
 async def test_requests_that_wait_for_acceptance_hear_of_the_death(start_engine: StartEngine) -> None:
