@@ -242,6 +242,12 @@ class AsyncEngine:
             "%s is ready: %s; %d slots, %d tokens per step",
             *(info.name, info.description, info.max_num_seqs, info.max_num_batched_tokens),
         )
+        if info.num_token_slots < info.max_model_len:
+            _logger.warning(
+                "the KV memory holds %d tokens, fewer than --max-model-len %d: longer requests are refused or cut off; "
+                "raise --kv-cache-memory",
+                *(info.num_token_slots, info.max_model_len),
+            )
         self.recorder.engine_ready(is_restart=is_restart)
         self._questions.engine_ready()
 

@@ -275,6 +275,15 @@ async def test_settings_that_cannot_work_are_reported_at_start(start_engine: Sta
         await start_engine(max_num_batched_tokens=8)
 
 
+@pytest.mark.parametrize(("max_model_len", "is_warned"), [(2048, True), (256, False)])
+async def test_memory_for_less_than_one_full_request_is_warned_of(
+    start_engine: StartEngine, caplog: pytest.LogCaptureFixture, max_model_len: int, is_warned: bool
+) -> None:
+    engine = await start_engine(kv_cache_memory="512KiB", max_model_len=max_model_len)
+    assert 256 <= engine.model_info.num_token_slots < 2048
+    assert ("fewer than --max-model-len 2048" in caplog.text) == is_warned
+
+
 async def test_nothing_can_be_submitted_before_the_start() -> None:
     engine = AsyncEngine(load_settings({"executor": "fake"}, env={}))
     with pytest.raises(EngineUnavailableError):
