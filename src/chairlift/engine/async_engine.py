@@ -35,6 +35,7 @@ from chairlift.engine.messages import (
     Verdicts,
 )
 from chairlift.engine.questions import Questions
+from chairlift.engine.readiness import log_ready
 from chairlift.engine.remote_errors import to_error
 from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
@@ -238,16 +239,7 @@ class AsyncEngine:
     def engine_ready(self, info: ModelInfo, *, is_restart: bool) -> None:
         """An engine process serves."""
         self._info = info
-        _logger.info(
-            "%s is ready: %s; %d slots, %d tokens per step",
-            *(info.name, info.description, info.max_num_seqs, info.max_num_batched_tokens),
-        )
-        if info.num_token_slots < info.max_model_len:
-            _logger.warning(
-                "the KV memory holds %d tokens, fewer than --max-model-len %d: longer requests are refused or cut off; "
-                "raise --kv-cache-memory",
-                *(info.num_token_slots, info.max_model_len),
-            )
+        log_ready(info)
         self.recorder.engine_ready(is_restart=is_restart)
         self._questions.engine_ready()
 
