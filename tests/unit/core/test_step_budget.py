@@ -98,30 +98,23 @@ def test_a_machine_that_slows_down_is_followed() -> None:
     assert percentile([step.duration_ns for step in steps], 0.95) <= 1.3 * TARGET_MS * MS
 
 
-def test_if_decodes_alone_take_longer_prompts_get_a_page_in_every_fourth_step() -> None:
-    rig = ClockedRig(step_time(6, 0.25, 0), target_tpot_ms=8.0, num_pages=8192)
+def run_long_prompt(rig: ClockedRig, num_tokens: int = 6000) -> list[Step]:
+    """Steps of a prompt beside 16 streams."""
     for _ in range(16):
         rig.add(16, 4000)
     rig.run(until_ns=2000 * MS)
     start = len(rig.executor.steps)
-    long = rig.add(800, 4)
-    while long.request_id not in rig.first_token_ns:
-        assert rig.step() is not None
-    steps = rig.executor.steps[start:]
-    assert {step.num_prefill_tokens for step in steps} == {0, 16}
-    assert len(steps) == pytest.approx(4 * 800 / 16, abs=8)
-
-
-def run_long_prompt(rig: ClockedRig) -> list[Step]:
-    """Steps of a prompt of 6,000 tokens beside 16 streams."""
-    for _ in range(16):
-        rig.add(16, 4000)
-    rig.run(until_ns=1000 * MS)
-    start = len(rig.executor.steps)
-    long = rig.add(6000, 4)
+    long = rig.add(num_tokens, 4)
     while long.request_id not in rig.first_token_ns:
         assert rig.step() is not None
     return rig.executor.steps[start:]
+
+
+def test_if_decodes_alone_take_longer_prompts_get_a_page_in_every_fourth_step() -> None:
+    rig = ClockedRig(step_time(6, 0.25, 0), target_tpot_ms=8.0, num_pages=8192)
+    steps = run_long_prompt(rig, 800)
+    assert {step.num_prefill_tokens for step in steps} == {0, 16}
+    assert len(steps) == pytest.approx(4 * 800 / 16, abs=8)
 
 
 def test_where_a_page_does_not_fit_a_prompt_gets_a_part_of_it_in_every_step() -> None:
