@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,7 +142,6 @@ async def serve(url: str, requests: Sequence[WorkRequest], *, until_stream_ends:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        served.start_s = min((answer.sent_s for answer in served.answers), default=served.start_s)
     return served
 
 
@@ -165,8 +163,3 @@ def full_steps(log: Path, budget_tokens: int, part: float = 0.95) -> FullSteps:
     if not full:
         raise RuntimeError(f"no step had {part * budget_tokens:.0f} tokens")
     return FullSteps(full[len(full) // 2] / _NS_PER_S, full[-1] / _NS_PER_S)
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for logs."""
-    return tempfile.TemporaryDirectory(prefix="chairlift-bench-")

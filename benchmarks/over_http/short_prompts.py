@@ -15,12 +15,13 @@ import json
 import time
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Answer, Server, full_steps, request_body, send, temporary_folder
+from benchmarks.over_http.served import Answer, Server, full_steps, request_body, send
 from chairlift.workload.items import WorkRequest
 
 NUM_SHORT_TOKENS = 50
@@ -89,7 +90,7 @@ def main() -> None:
         table.add_column(column, justify="right")
     record: dict[str, object] = {}
     for order in ("fair", "none"):
-        with temporary_folder() as folder:
+        with TemporaryDirectory() as folder:
             log = Path(folder) / "decisions.jsonl"
             flags = ["--tenant-order", order, "--tenant-header", "x-tenant", "--decision-log", str(log)]
             with Server(SETTINGS, flags) as server:

@@ -17,12 +17,13 @@ import asyncio
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Served, Server, full_steps, serve, temporary_folder
+from benchmarks.over_http.served import Served, Server, full_steps, serve
 from chairlift.report.statistics import describe
 from chairlift.workload.distributions import Lognormal
 from chairlift.workload.streams import Stream, Workload
@@ -91,7 +92,7 @@ def main() -> None:
     def batch(tier: int) -> Stream:
         return Stream(name="batch", tier=tier, rate_per_s=1.5 * batch_rate, **arriving, **DOCUMENTS)
 
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as folder:
         log = Path(folder)
         rows = [
             run("chat alone", [chat], log / "alone", options.seed),

@@ -13,6 +13,12 @@ NUM_PAGES, PAGE_SIZE = 10, 2
 PATHS = st.lists(st.tuples(st.integers(0, 1), st.just(5)), min_size=1, max_size=4)
 
 
+class ShortRuns(PrefixTree):
+    """Remembers pages in runs so short that the paths here have two of them."""
+
+    RUN_PAGES = 2
+
+
 class Holder:
     def __init__(self, path: tuple, lease: PageLease) -> None:
         self.path, self.lease, self.published = path, lease, 0
@@ -26,7 +32,7 @@ class TreeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(NUM_PAGES)
-        self.tree = PrefixTree(self.pool, Lru())
+        self.tree = ShortRuns(self.pool, Lru())
         self.model: dict[tuple, int] = {}
         self.last_used: dict[tuple, int] = {}
         self.live: list[Holder] = []
@@ -127,3 +133,16 @@ class TreeMachine(RuleBasedStateMachine):
 
 TreeMachine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestPrefixTree = TreeMachine.TestCase
+
+
+def test_a_page_that_was_replaced_is_not_found_again():
+    pool = PagePool(NUM_PAGES)
+    tree = ShortRuns(pool, Lru())
+    keyer = DigestKeyer()
+    keys = keyer.extend(keyer.root(None, None), list(range(2 * PAGE_SIZE)), PAGE_SIZE)
+    first, second = pool.lease([], 2), pool.lease([], 2)
+    assert tree.insert(keys, first.pages, 0, 2) == 2
+    assert tree.match(keys) == first.pages
+    tree.note_idle(pool.release(first))
+    assert tree.insert(keys, second.pages, 0, 2) == 2
+    assert tree.match(keys) == second.pages

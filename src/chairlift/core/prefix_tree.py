@@ -12,12 +12,10 @@ Two rules keep "cached" and "can be given up" the same thing:
 
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
+from typing import ClassVar
 
 from chairlift.core.page_pool import PagePool
 from chairlift.core.policies.eviction import EvictionPolicy
-
-_RUN_PAGES = 16
-"""A node in so many remembers the pages from there up."""
 
 
 class Node:
@@ -47,6 +45,9 @@ class PrefixTree:
     The eviction order is a heap of leaves that nobody leases, ranked by the policy; entries that went stale (leased
     again, got a child, ranked anew) are skipped when they come up.
     """
+
+    RUN_PAGES: ClassVar[int] = 16
+    """A node in so many remembers the pages from there up."""
 
     def __init__(self, pool: PagePool, eviction: EvictionPolicy) -> None:
         self._pool = pool
@@ -87,7 +88,7 @@ class PrefixTree:
             else:
                 high = middle - 1
         pages: list[int] = []
-        for end in range(_RUN_PAGES, low + 1, _RUN_PAGES):
+        for end in range(self.RUN_PAGES, low + 1, self.RUN_PAGES):
             node = nodes[keys[end - 1]]
             pages += node.run if node.run_version == self._run_version else self._note_run(node)
         pages += [nodes[key].page for key in keys[len(pages) : low]]
@@ -97,7 +98,7 @@ class PrefixTree:
         """Remember the last pages of a node's path, until any page of any node is replaced."""
         run: list[int] = []
         above: Node | None = node
-        while above is not None and len(run) < _RUN_PAGES:
+        while above is not None and len(run) < self.RUN_PAGES:
             run.append(above.page)
             above = above.parent
         run.reverse()
