@@ -1,0 +1,106 @@
+"""From what a request asks for to the text of a grammar: JSON schemas, regular expressions, choices, Lark and GBNF.
+
+Knows nothing of vocabularies: whether a text is a grammar at all is found out when it is compiled.
+
+A text is JSON, ``{"grammars": [...]}``: a Lark grammar named ``start`` that refers to the others by ``@name``. So parts
+can be put together without rewriting them: what may come before an answer, the answer, the calls of tools.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chairlift.core.grammar import Grammar
+from chairlift.errors import InvalidRequestError
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""The schema of JSON mode."""
+
+MAX_WHITESPACE = 16
+"""Spaces, tabs and line breaks in a row between the tokens of JSON: enough to indent, and no model can get lost in
+them."""
+
+_JSON_OPTIONS: Mapping[str, Any] = {
+    "whitespace_flexible": True,
+    "whitespace_pattern": f"[ \\t\\n\\r]{{1,{MAX_WHITESPACE}}}",
+}
+
+
+GBNF_KEY = "gbnf"
+"""Part whose text is GBNF; it is translated to Lark where it is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One grammar of several; ``body`` is its text without the name."""
+
+    body: Mapping[str, Any]
+
+    def named(self, name: str) -> dict[str, Any]:
+        """This part as the library takes it."""
+        return {"name": name, **self.body}
+
+
+def json_part(schema: Any) -> Part:
+    """JSON that a schema accepts; ``True`` accepts any."""
+    if isinstance(schema, Mapping):
+        schema = {**schema, "x-guidance": dict(_JSON_OPTIONS)}
+    elif schema is True:
+        schema = {"x-guidance": dict(_JSON_OPTIONS)}
+    return Part({"json_schema": schema})
+
+
+def regex_part(pattern: str) -> Part:
+    """The whole output matches; look-around and back-references are not known."""
+    return Part({"lark_grammar": f"start: TEXT\nTEXT: {quote_pattern(pattern)}\n"})
+
+
+def choice_part(choices: Sequence[str]) -> Part:
+    """One of these texts."""
+    return Part({"lark_grammar": "start: " + " | ".join(map(quote_text, choices)) + "\n"})
+
+
+def lark_part(text: str) -> Part:
+    """A grammar in Lark's notation with a rule ``start``, or in GBNF (``root ::= ...``), which is translated."""
+    return Part({GBNF_KEY if "::=" in text else "lark_grammar": text})
+
+
+def quote_text(text: str) -> str:
+    """A text as a terminal of Lark."""
+    return json.dumps(text)
+
+
+def quote_pattern(pattern: str) -> str:
+    """A regular expression as a terminal of Lark, where it stands between slashes."""
+    escaped: list[str] = []
+    is_escape = False
+    for character in pattern:
+        if character == "/" and not is_escape:
+            escaped.append("\\/")
+        elif character == "\n":
+            escaped.append("n" if is_escape else "\\n")
+        else:
+            escaped.append(character)
+        is_escape = character == "\\" and not is_escape
+    return f"/{''.join(escaped)}/"
+
+
+def compose(start: str, parts: Mapping[str, Part], param: str) -> Grammar:
+    """Put parts together: ``start`` is Lark and refers to them as ``@name``."""
+    grammars = [{"name": "start", "lark_grammar": start}, *(part.named(name) for name, part in parts.items())]
+    return Grammar(_dump({"grammars": grammars}, param), param)
+
+
+def whole(part: Part, param: str) -> Grammar:
+    """The grammar of an output that is one part and nothing else."""
+    return Grammar(_dump({"grammars": [dict(part.body)]}, param), param)
+
+
+def _dump(value: Mapping[str, Any], param: str) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text.encode()
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequestError(f"{param} is nested too deeply or holds no valid text", param=param) from error
+    return text
