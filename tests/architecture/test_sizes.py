@@ -5,7 +5,7 @@ from tests.architecture import sizes, source_tree
 MEDIAN_LINES = 130
 SOFT_CAP_LINES = 350
 HARD_CAP_LINES = 600
-MAX_FLAGS = 70
+MAX_FLAGS = 100
 
 OVER_SOFT_CAP: dict[str, str] = {}
 """Files above the soft cap, each with the reason why cutting it would make it worse."""

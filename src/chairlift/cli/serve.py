@@ -8,7 +8,10 @@ from chairlift.config.load import load_tenants
 
 @click.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False)
-@setting_options("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", without=("model",))
+@setting_options(
+    *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "connections", "observability"),
+    without=("model",),
+)
 def serve(model: str | None, **flags: object) -> int:
     """Serve MODEL: a Hugging Face folder, a GGUF file or a hub id; the embedded SmolLM2-135M-Instruct if absent.
 
@@ -21,8 +24,12 @@ def serve(model: str | None, **flags: object) -> int:
     from chairlift.engine.async_engine import AsyncEngine
     from chairlift.observability.logging import configure_logging
     from chairlift.server.access import Access
+    from chairlift.server.context import WebSections
     from chairlift.server.runner import run_server
 
     configure_logging(settings.server.log_level)
     access = Access(settings.server, settings.tenancy, tenants)
-    return run_server(lambda: AsyncEngine(settings, tenants.table), settings.server, access, click.echo)
+    sections = WebSections(
+        limits=settings.limits, connections=settings.connections, observability=settings.observability
+    )
+    return run_server(lambda: AsyncEngine(settings, tenants.table), settings.server, access, click.echo, sections)

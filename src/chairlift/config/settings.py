@@ -10,8 +10,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from chairlift.config.sections import (
     SECTIONS,
+    AnswerSettings,
     CacheSettings,
+    ConnectionSettings,
+    LimitSettings,
     ModelSettings,
+    ObservabilitySettings,
     PolicySettings,
     QueueSettings,
     SchedulerSettings,
@@ -33,6 +37,10 @@ class Settings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     tenancy: TenancySettings = field(default_factory=TenancySettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from chairlift.config.sections import ServerSettings
 from chairlift.errors import ChairliftError
 from chairlift.server import administration, live_requests, operations
 from chairlift.server.access import Access
-from chairlift.server.context import ServerContext
+from chairlift.server.body_budget import BufferedBodies
+from chairlift.server.context import ServerContext, WebSections
 from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.engine_port import Engine
 from chairlift.server.errors import (
@@ -48,13 +49,16 @@ _ANSWERS = (
 )
 
 
-def create_app(engine: Engine, settings: ServerSettings, access: Access | None = None) -> FastAPI:
+def create_app(
+    engine: Engine, settings: ServerSettings, access: Access | None = None, sections: WebSections | None = None
+) -> FastAPI:
     """The application that serves an engine, which must be started by whoever runs this.
 
     Args:
         engine: what generates.
         settings: the server's section.
         access: who may ask for what; whoever has ``--api-key``, if there is one, if absent.
+        sections: limits and the like; the defaults if absent.
 
     Raises:
         ConfigurationError: a key is empty, so that anybody would be let in by mistake.
@@ -63,7 +67,11 @@ def create_app(engine: Engine, settings: ServerSettings, access: Access | None =
         title="Chairlift", version=chairlift.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     access = access or Access(settings)
-    app.state.context = ServerContext(engine, settings, chairlift.__version__, int(time.time()), access)
+    sections = sections or WebSections()
+    bodies = BufferedBodies(sections.connections.max_buffered_bytes)
+    app.state.context = ServerContext(
+        engine, settings, chairlift.__version__, int(time.time()), access, sections, bodies
+    )
     for module in (completions, chat, models, live_requests, tokenize, operations, administration):
         app.include_router(module.router)
     install_openapi(app, _BODIES, _ANSWERS)

@@ -1,13 +1,25 @@
-"""Reading a request body: bounded while it arrives, then checked. Knows nothing of what the fields mean."""
+"""Reading a request body: bounded in size, time and values while it arrives, then checked.
 
+Knows nothing of what the fields mean.
+"""
+
+import asyncio
 import time
-from typing import TypeVar
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from chairlift.server.context import context_of
-from chairlift.server.errors import BodyTooLargeError, invalid_body
+from chairlift.server.errors import BodyTimeoutError, BodyTooLargeError, invalid_body
+from chairlift.server.json_size import weigh_values
+from chairlift.server.workers import in_worker
+
+LONG_BODY_BYTES = 65_536
+"""What is longer is parsed in a thread."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -16,36 +28,82 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     """The request's JSON body as a checked model; notes when it had arrived.
 
     Raises:
-        BodyTooLargeError: more bytes came, or were announced, than ``--max-body-bytes``.
+        BodyTooLargeError: more bytes, or values, than ``--max-body-bytes`` or ``--max-body-values``.
+        BodyTimeoutError: it was not here within ``--body-timeout``.
+        OverloadedError: the bodies of all requests together take ``--max-buffered-bytes``.
         InvalidRequestError: not JSON, or a field is missing, unknown or of the wrong type.
     """
-    raw = await read_bytes(request)
-    request.state.arrival_ns = time.monotonic_ns()
-    try:
-        return model.model_validate_json(raw)
-    except ValidationError as error:
-        raise invalid_body(error) from None
+    async with _received(request) as raw:
+        request.state.arrival_ns = time.monotonic_ns()
+        max_values = context_of(request).sections.limits.max_body_values
+        if len(raw) <= LONG_BODY_BYTES:
+            return parse(raw, model, max_values)
+        return await in_worker(parse, raw, model, max_values)
 
 
 async def read_bytes(request: Request) -> bytes:
     """The request's body as it came.
 
     Raises:
-        BodyTooLargeError: more bytes came, or were announced, than ``--max-body-bytes``.
+        BodyTooLargeError, BodyTimeoutError, OverloadedError: as for :func:`read_body`.
     """
-    return await _read_bounded(request, context_of(request).settings.max_body_bytes)
+    async with _received(request) as raw:
+        return raw
 
 
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+def parse(raw: bytes, model: type[Model], max_values: int) -> Model:
+    """Make the model of a body.
+
+    Raises:
+        BodyTooLargeError: it has more values than that.
+        InvalidRequestError: not JSON, or a field is missing, unknown or of the wrong type.
+    """
+    try:
+        if len(raw) <= LONG_BODY_BYTES:
+            return model.model_validate_json(raw)
+        num_values = weigh_values(raw, max_values)
+        if num_values > max_values:
+            raise BodyTooLargeError(
+                f"the request body has {num_values} values (an array or object counts as 8, a key as 4), but "
+                f"--max-body-values is {max_values}"
+            )
+        # In two steps, between which the event loop has its turn, and by the parser that is faster with long texts.
+        # What only the other one can say precisely is left to it.
+        try:
+            value: Any = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return model.model_validate_json(raw)
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid_body(error) from None
+
+
+@asynccontextmanager
+async def _received(request: Request) -> AsyncGenerator[bytes, None]:
+    """The body, counted as being in memory for as long as this is open."""
+    context = context_of(request)
+    max_bytes, timeout_s = context.settings.max_body_bytes, context.sections.connections.body_timeout
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes, f"{announced} bytes")
     received = bytearray()
-    async for block in request.stream():
-        received += block
-        if len(received) > max_bytes:
-            raise _too_large(max_bytes, f"at least {len(received)} bytes")
-    return bytes(received)
+    bodies = context.bodies
+    try:
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for block in request.stream():
+                    bodies.take(len(block))
+                    received += block
+                    if len(received) > max_bytes:
+                        raise _too_large(max_bytes, f"at least {len(received)} bytes")
+        except TimeoutError:
+            raise BodyTimeoutError(
+                f"{len(received)} bytes of the request body came within {timeout_s:g} s, and the rest did not; "
+                "--body-timeout limits this"
+            ) from None
+        yield bytes(received)
+    finally:
+        bodies.release(len(received))
 
 
 def _too_large(max_bytes: int, given: str) -> BodyTooLargeError:

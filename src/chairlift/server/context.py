@@ -4,12 +4,22 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from chairlift.config.sections import ServerSettings
+from chairlift.config.sections import ConnectionSettings, LimitSettings, ObservabilitySettings, ServerSettings
 from chairlift.errors import UnknownModelError
 from chairlift.server.access import Access, Caller
+from chairlift.server.body_budget import BufferedBodies
 from chairlift.server.directory import RequestDirectory
 from chairlift.server.engine_port import Engine
 from chairlift.server.errors import shorten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebSections:
+    """The sections of the settings that concern the server alone, beside its own."""
+
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,8 @@ class ServerContext:
     version: str
     started_at_s: int
     access: Access
+    sections: WebSections
+    bodies: BufferedBodies
     directory: RequestDirectory = field(default_factory=RequestDirectory)
 
     def check_model(self, name: str | None) -> str:

@@ -49,6 +49,12 @@ class BodyTooLargeError(InvalidRequestError):
     http_status = 413
 
 
+class BodyTimeoutError(InvalidRequestError):
+    """The request body took longer than ``--body-timeout``."""
+
+    http_status = 408
+
+
 class ErrorDetail(msgspec.Struct):
     """What went wrong, with OpenAI's field names."""
 
@@ -83,6 +89,8 @@ def error_response(error: Exception) -> Response:
     elif isinstance(error, DeadlineExceededError):
         # OpenAI's clients try again after any 5xx, but who wanted the answer by then does not want it later.
         headers["X-Should-Retry"] = "false"
+    elif isinstance(error, BodyTimeoutError):
+        headers["Connection"] = "close"  # or the rest of the body would be read, however slowly it comes
     elif isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(_encode(describe(error)), status, headers, media_type="application/json")

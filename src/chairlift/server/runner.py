@@ -11,10 +11,13 @@ While draining the socket stays open: new requests are answered 503 with Retry-A
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 import uvicorn
 
@@ -23,16 +26,24 @@ from chairlift.errors import ConfigurationError
 from chairlift.server.access import Access
 from chairlift.server.announce import base_url, is_loopback, ready_text
 from chairlift.server.app import create_app
+from chairlift.server.context import WebSections
 from chairlift.server.engine_port import ManagedEngine
 
 logger = logging.getLogger(__name__)
 
+_OTHER_FILES = 256
+"""Files that the process has open beside connections, at most."""
+_SWITCH_INTERVAL_S = 0.001
 _LAST_WORDS_S = 5
 """Seconds that answers get to leave the socket once the engine has stopped."""
 
 
 def run_server(
-    make_engine: Callable[[], ManagedEngine], settings: ServerSettings, access: Access, say: Callable[[str], None]
+    make_engine: Callable[[], ManagedEngine],
+    settings: ServerSettings,
+    access: Access,
+    say: Callable[[str], None],
+    sections: WebSections | None = None,
 ) -> int:
     """Serve until a signal ends it.
 
@@ -41,6 +52,7 @@ def run_server(
         settings: the server's section.
         access: who may ask for what.
         say: given the address and the line to try, once requests are served.
+        sections: limits and the like; the defaults if absent.
 
     Returns:
         The process's exit status.
@@ -51,8 +63,12 @@ def run_server(
     """
     listener = bind(settings.host, settings.port)
     loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()
+    web = _Web(settings, access, sections or WebSections())
+    allow_open_files(web.sections.connections.max_connections)
+    # Worker threads give Python's lock back sooner to the event loop, which is what others wait for.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with listener, asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_Service(make_engine(), settings, access, listener, say).run())
+        return runner.run(_Service(make_engine(), web, listener, say).run())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -77,6 +93,41 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def allow_open_files(max_connections: int) -> None:
+    """Raise this process's limit of open files to what so many connections need, as far as it may be raised."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+    if reachable < wanted:
+        logger.warning(
+            "this process may open %d files, fewer than --max-connections %d needs; ulimit -n raises it",
+            reachable,
+            max_connections,
+        )
+
+
+class _Web(NamedTuple):
+    settings: ServerSettings
+    access: Access
+    sections: WebSections
+
+    def protocol(self) -> Any:
+        """What speaks HTTP on a connection, as uvicorn takes it."""
+        try:
+            from chairlift.server.http_protocol import guarded_protocol
+        except ImportError:  # without httptools, as on Windows
+            logger.warning("httptools is not installed: headers and slow readers have no limits")
+            return "auto"
+        return guarded_protocol(self.sections.connections)
+
+
 class _HttpServer(uvicorn.Server):
     """uvicorn, but signals are the service's, and it says when it accepts connections."""
 
@@ -99,20 +150,22 @@ class _Service:
     def __init__(
         self,
         engine: ManagedEngine,
-        settings: ServerSettings,
-        access: Access,
+        web: _Web,
         listener: socket.socket,
         say: Callable[[str], None],
     ) -> None:
         self._engine = engine
-        self._settings = settings
-        self._access = access
+        self._settings = web.settings
+        self._access = web.access
         self._listener = listener
         self._say = say
         self._stop_wanted = asyncio.Event()
         self._is_forced = False
         config = uvicorn.Config(
-            create_app(engine, settings, access),
+            create_app(engine, web.settings, web.access, web.sections),
+            http=web.protocol(),
+            ws="none",
+            h11_max_incomplete_event_size=web.sections.connections.max_header_bytes,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -150,6 +203,9 @@ class _Service:
         return False
 
     def _announce(self) -> None:
+        # What was loaded lives as long as the process; the collector need not walk through it between two tokens.
+        gc.collect()
+        gc.freeze()
         host, port = self._listener.getsockname()[:2]
         has_key = self._access.needs_key
         if not has_key and not is_loopback(host):

@@ -12,9 +12,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from chairlift.errors import InvalidRequestError, ModelLoadError
+from chairlift.tokenization.template_limits import LimitedEnvironment, TemplateLimits
 
 MAX_TEMPLATE_CHARACTERS = 512 * 1024
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -39,10 +39,11 @@ class ChatTemplate:
             raise ModelLoadError(
                 f"{origin} has {len(source)} characters, but at most {MAX_TEMPLATE_CHARACTERS} are read"
             )
-        environment = _environment()
+        self._environment = _environment()
         try:
-            self._takes_parts = _loops_over_content(environment.parse(source))
-            self._template = environment.from_string(source)
+            self._takes_parts = _loops_over_content(self._environment.parse(source))
+            with self._environment.limited(TemplateLimits()):  # what is constant is computed here already
+                self._template = self._environment.from_string(source)
         except (jinja2.TemplateSyntaxError, RecursionError) as error:
             raise ModelLoadError(f"{origin} is not a valid Jinja template: {error}") from error
 
@@ -53,11 +54,12 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
         variables: Mapping[str, Any],
+        limits: TemplateLimits | None = None,
     ) -> str:
         """Return the prompt text of a chat.
 
         ``continue_final_message`` leaves the last message open, so that the model goes on with it; ``variables`` are
-        further names that the template may use.
+        further names that the template may use; ``limits`` stop a template that does not end.
 
         Raises:
             InvalidRequestError: the template refuses the messages, or fails on them.
@@ -68,13 +70,15 @@ class ChatTemplate:
         chat = [_plain_message(message, self._takes_parts) for message in messages]
         final_text = _tag_final_message(chat) if continue_final_message else ""
         try:
-            text = self._template.render(
-                **{"tools": None, "documents": None, **variables},
-                messages=chat,
-                add_generation_prompt=add_generation_prompt,
-            )
+            with self._environment.limited(limits or TemplateLimits()):
+                text = self._template.render(
+                    **{"tools": None, "documents": None, **variables},
+                    messages=chat,
+                    add_generation_prompt=add_generation_prompt,
+                )
         except (
-            jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError
+            jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+            MemoryError,
         ) as error:  # fmt: skip
             # A template runs the messages' values through Python's operators, so it fails as Python fails.
             raise InvalidRequestError(
@@ -160,10 +164,8 @@ class _GenerationBlocks(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
-    )
+def _environment() -> LimitedEnvironment:
+    environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols])
     filters = cast("dict[str, Any]", environment.filters)  # pyright: ignore[reportUnknownMemberType]
     filters["tojson"] = _to_json
     names = cast("dict[str, Any]", environment.globals)  # pyright: ignore[reportUnknownMemberType]

@@ -4,6 +4,7 @@ Knows nothing of files: loaders hand it a ready backend of the ``tokenizers`` li
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from chairlift.errors import InvalidRequestError
 from chairlift.tokenization.chat_template import ChatTemplate, Message
 from chairlift.tokenization.detokenizer import IncrementalDetokenizer
 from chairlift.tokenization.pieces import PieceTable
+from chairlift.tokenization.template_limits import TemplateLimits
 
 DEFAULT_TEMPLATE = "default"
 TOOL_TEMPLATE = "tool_use"
@@ -42,10 +44,17 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._facts = facts
+        self._template_limits = TemplateLimits()
         self._pieces = PieceTable(backend)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size = facts.vocab_size or max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def with_template_limits(self, limits: TemplateLimits) -> "Tokenizer":
+        """Return the same tokenizer with other limits for chat templates."""
+        limited = copy(self)
+        limited._template_limits = limits
+        return limited
 
     @property
     def bos_token_id(self) -> int | None:
@@ -78,7 +87,8 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"the text has a lone surrogate U+{code_point:04X} at character {error.start}, which is no character"
             ) from error
-        ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # The library keeps Python's lock while it encodes one text, but not while it encodes a batch.
+        ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         self.check_token_ids(ids)
         return ids
 
@@ -148,6 +158,7 @@ class Tokenizer:
             else add_generation_prompt,
             continue_final_message=continue_final_message,
             variables={**self._facts.special_tokens, **variables},
+            limits=self._template_limits,
         )
 
     def _template(self, with_tools: bool) -> ChatTemplate:

@@ -1,18 +1,18 @@
 """From prompts and messages to token ids that the model can take. Knows nothing of sampling or streams."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from chairlift.config.sections import ServerSettings
+from chairlift.config.sections import LimitSettings, ServerSettings
 from chairlift.errors import InvalidRequestError, RequestTooLongError
 from chairlift.server.engine_port import Engine, ModelFacts, TextCodec
-from chairlift.server.openai.requests import CompletionBody, Message
+from chairlift.server.openai.requests import CompletionBody, Message, SamplingFields
+from chairlift.server.workers import in_worker
 
-_LONG_TEXT_CHARS = 16_384
-_MANY_TOKENS = 4096
-_MANY_MESSAGES = 256
+_LONG_TEXT_CHARS = 4096
+_MANY_TOKENS = 2048
+_MANY_MESSAGES = 32
 """What is longer is worked on in a thread, so that other requests do not wait for it."""
 
 _RESERVED_TEMPLATE_VARIABLES = frozenset(
@@ -37,18 +37,29 @@ class PreparedPrompt:
     text: str | None
 
 
-async def encode(codec: TextCodec, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text, without keeping the event loop from others for long."""
+async def encode(
+    codec: TextCodec, text: str, *, add_special_tokens: bool, limits: LimitSettings | None = None
+) -> list[int]:
+    """Token ids of a text, without keeping the event loop from others for long.
+
+    Raises:
+        RequestTooLongError: it is longer than ``--max-prompt-chars``.
+    """
+    max_chars = (limits or LimitSettings()).max_prompt_chars
+    if len(text) > max_chars:
+        raise RequestTooLongError(
+            f"the prompt has {len(text)} characters, but --max-prompt-chars is {max_chars}", param="prompt"
+        )
     if len(text) <= _LONG_TEXT_CHARS:
         return codec.encode(text, add_special_tokens)
-    return await asyncio.to_thread(codec.encode, text, add_special_tokens)
+    return await in_worker(codec.encode, text, add_special_tokens)
 
 
 async def decode(codec: TextCodec, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
     """Text of token ids, without keeping the event loop from others for long."""
     if len(token_ids) <= _MANY_TOKENS:
         return codec.decode(token_ids, skip_special_tokens)
-    return await asyncio.to_thread(codec.decode, token_ids, skip_special_tokens)
+    return await in_worker(codec.decode, token_ids, skip_special_tokens)
 
 
 async def decode_each(codec: TextCodec, token_ids: Sequence[int]) -> list[str]:
@@ -57,14 +68,16 @@ async def decode_each(codec: TextCodec, token_ids: Sequence[int]) -> list[str]:
     def texts() -> list[str]:
         return [codec.decode([token], skip_special_tokens=False) for token in token_ids]
 
-    return texts() if len(token_ids) <= _MANY_TOKENS else await asyncio.to_thread(texts)
+    return texts() if len(token_ids) <= _MANY_TOKENS else await in_worker(texts)
 
 
-async def prepare_prompts(body: CompletionBody, engine: Engine, settings: ServerSettings) -> list[PreparedPrompt]:
+async def prepare_prompts(
+    body: CompletionBody, engine: Engine, settings: ServerSettings, limits: LimitSettings | None = None
+) -> list[PreparedPrompt]:
     """The prompts of a completions request, in order.
 
     Raises:
-        InvalidRequestError: there are too many.
+        InvalidRequestError: there are too many, or one is too long.
     """
     prompts = _prompt_list(body)
     if len(prompts) > settings.max_prompts:
@@ -75,14 +88,16 @@ async def prepare_prompts(body: CompletionBody, engine: Engine, settings: Server
     prepared: list[PreparedPrompt] = []
     for prompt in prompts:
         if isinstance(prompt, str):
-            token_ids = await encode(engine.tokenizer, prompt, add_special_tokens=add_special_tokens)
+            token_ids = await encode(engine.tokenizer, prompt, add_special_tokens=add_special_tokens, limits=limits)
             prepared.append(PreparedPrompt(token_ids, prompt))
         else:
             prepared.append(PreparedPrompt(prompt, None))
     return prepared
 
 
-async def prepare_conversation(messages: list[Message], body: Conversation, codec: TextCodec) -> PreparedPrompt:
+async def prepare_conversation(
+    messages: list[Message], body: Conversation, codec: TextCodec, limits: LimitSettings | None = None
+) -> PreparedPrompt:
     """The prompt that a conversation becomes.
 
     Raises:
@@ -105,8 +120,36 @@ async def prepare_conversation(messages: list[Message], body: Conversation, code
             **variables,
         )
 
-    text = render() if len(messages) <= _MANY_MESSAGES else await asyncio.to_thread(render)
-    return PreparedPrompt(await encode(codec, text, add_special_tokens=body.add_special_tokens is True), text)
+    num_chars = sum(len(str(message.content)) for message in messages[:_MANY_MESSAGES])
+    is_short = len(messages) <= _MANY_MESSAGES and num_chars <= _LONG_TEXT_CHARS
+    text = render() if is_short else await in_worker(render)
+    return PreparedPrompt(
+        await encode(codec, text, add_special_tokens=body.add_special_tokens is True, limits=limits), text
+    )
+
+
+def truncate(prompt: PreparedPrompt, body: SamplingFields, max_tokens: int | None, model: ModelFacts) -> PreparedPrompt:
+    """The prompt as short as ``truncate_prompt_tokens`` wants it; the text of what was cut is forgotten.
+
+    Raises:
+        InvalidRequestError: none would be kept, or more than the model length.
+    """
+    kept = body.truncate_prompt_tokens
+    if kept is None:
+        return prompt
+    if kept > model.max_model_len:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens is {kept}, but the model length is {model.max_model_len} tokens (--max-model-len)",
+            param="truncate_prompt_tokens",
+        )
+    if kept == 0:
+        raise InvalidRequestError("truncate_prompt_tokens is 0: nothing would be left", param="truncate_prompt_tokens")
+    if kept == -1:
+        kept = max(1, model.max_model_len - max(1, max_tokens or 1))
+    if len(prompt.token_ids) <= kept:
+        return prompt
+    left = body.truncation_side != "right"
+    return PreparedPrompt(prompt.token_ids[-kept:] if left else prompt.token_ids[:kept], None)
 
 
 def check_prompt(

@@ -4,9 +4,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from chairlift.config.sections import LimitSettings
 from chairlift.errors import InvalidRequestError
 from chairlift.server.body import read_body
 from chairlift.server.context import context_of
+from chairlift.server.disconnect import run_while_connected
 from chairlift.server.engine_port import TextCodec
 from chairlift.server.openai.prompts import check_token_ids, decode, decode_each, encode, prepare_conversation
 from chairlift.server.openai.requests import DetokenizeBody, TokenizeBody
@@ -24,7 +26,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeBody)
     context.check_model(body.model)
     codec = context.engine.tokenizer
-    token_ids = await _token_ids(body, codec)
+    token_ids = await run_while_connected(request.receive, _token_ids(body, codec, context.sections.limits))
     texts = await decode_each(codec, token_ids) if body.return_token_strs else None
     tokens = Tokens(len(token_ids), context.engine.model_info.max_model_len, token_ids, texts)
     return Response(encode_json(tokens), media_type="application/json")
@@ -41,9 +43,10 @@ async def detokenize(request: Request) -> Response:
     return Response(encode_json(Text(text)), media_type="application/json")
 
 
-async def _token_ids(body: TokenizeBody, codec: TextCodec) -> list[int]:
+async def _token_ids(body: TokenizeBody, codec: TextCodec, limits: LimitSettings) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either prompt or messages", param="prompt")
     if body.messages is not None:
-        return list((await prepare_conversation(body.messages, body, codec)).token_ids)
-    return await encode(codec, body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
+        return list((await prepare_conversation(body.messages, body, codec, limits)).token_ids)
+    add_special_tokens = body.add_special_tokens is not False
+    return await encode(codec, body.prompt or "", add_special_tokens=add_special_tokens, limits=limits)

@@ -1,0 +1,207 @@
+"""What a connection may take before, beside and after its requests: headers, time, and room for answers.
+
+Knows nothing of requests' meaning. uvicorn's protocol has no limit on headers, on the time until they are here, or on
+clients that stop reading; these are added here::
+
+    connected ──header_timeout──> headers ──> body ──> answer ──> (keep-alive: headers again)
+                  431, 408          --body-timeout,      write_timeout without progress: cut off
+                                    in server/body.py
+"""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from chairlift.config.sections import ConnectionSettings
+from chairlift.errors import ChairliftError, DrainingError, InvalidRequestError, OverloadedError
+from chairlift.server.errors import error_response
+
+_LINGER_S = 2.0
+"""How long the rest of a request may still come once it has its answer: who sends on may not have read it yet."""
+
+
+class HeadersTooLargeError(InvalidRequestError):
+    """Line and headers exceed ``--max-header-bytes``."""
+
+    http_status = 431
+
+
+class HeadersTimeoutError(InvalidRequestError):
+    """Line and headers took longer than ``--header-timeout``."""
+
+    http_status = 408
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. :func:`guarded_protocol` makes a class of it with the settings."""
+
+    settings: ConnectionSettings
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _linger_timer: asyncio.TimerHandle | None = None
+    _num_header_bytes = 0
+    _is_in_headers = True
+    _is_in_body = False
+    _refusal: ChairliftError | None = None
+    _num_unsent_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, if there is room for one more."""
+        if len(self.connections) >= self.settings.max_connections:
+            self.transport = transport
+            self._refuse(
+                OverloadedError(
+                    f"{len(self.connections)} connections are open, and --max-connections is "
+                    f"{self.settings.max_connections}"
+                )
+            )
+            return
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        for timer in (self._header_timer, self._write_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; what exceeds the limits is answered here, and the connection closed."""
+        if self.parser is None or self._refusal is not None:
+            return
+        was_in_headers = self._is_in_headers
+        super().data_received(data)
+        if self._refusal is None and was_in_headers and self._is_in_headers:
+            self._count_header_bytes(len(data))
+        if self._refusal is not None and not self.transport.is_closing():
+            self._refuse(self._refusal)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the same form as every other refusal."""
+        self._refuse(self._refusal or InvalidRequestError(msg))
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request came."""
+        super().on_message_begin()
+        self._is_in_headers, self._is_in_body, self._num_header_bytes = True, False, 0
+        if self._header_timer is None:
+            self._await_headers()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        self._count_header_bytes(len(url), is_final=True)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer of a chunked body."""
+        self._count_header_bytes(len(name) + len(value) + 4, is_final=True)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The request begins."""
+        self._is_in_headers, self._is_in_body = False, True
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of the request is here."""
+        self._is_in_body = False
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is written. A request of which more is to come must end soon."""
+        super().on_response_complete()
+        if self._is_in_body and not self.transport.is_closing():
+            self._linger_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than answers come; whoever writes them waits."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def shutdown(self) -> None:
+        """The server stops: whose request is not all here yet is refused, and need not be waited for."""
+        cycle = self._current_cycle
+        if self._is_in_body and cycle is not None and not cycle.response_started:
+            self._refuse(DrainingError("the server is shutting down"))
+            return
+        super().shutdown()
+
+    @property
+    def _current_cycle(self) -> RequestResponseCycle | None:
+        """The request that came last; uvicorn declares that there always is one."""
+        return self.cycle
+
+    def _await_headers(self) -> None:
+        timeout_s = self.settings.header_timeout
+        self._header_timer = self.loop.call_later(timeout_s, self._headers_are_late)
+
+    def _headers_are_late(self) -> None:
+        self._header_timer = None
+        cycle = self._current_cycle
+        if self.transport.is_closing() or (cycle is not None and not cycle.response_complete):
+            return
+        if cycle is None and not self._num_header_bytes:
+            self.transport.close()
+            return
+        self._refuse(
+            HeadersTimeoutError(
+                f"the request's headers did not come within {self.settings.header_timeout:g} s (--header-timeout)"
+            )
+        )
+
+    def _count_header_bytes(self, num_bytes: int, *, is_final: bool = False) -> None:
+        """Count bytes of headers: as the parser gives them, or else as they arrive while none is whole."""
+        self._num_header_bytes += num_bytes
+        if self._num_header_bytes > self.settings.max_header_bytes:
+            self._refusal = HeadersTooLargeError(
+                f"the request's line and headers have at least {self._num_header_bytes} bytes, but --max-header-bytes "
+                f"is {self.settings.max_header_bytes}"
+            )
+            if is_final:
+                raise self._refusal
+
+    def _watch_reader(self) -> None:
+        self._num_unsent_bytes = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self.settings.write_timeout, self._check_reader)
+
+    def _check_reader(self) -> None:
+        if self.transport.get_write_buffer_size() >= self._num_unsent_bytes:
+            self.transport.abort()  # closing would wait for it to read
+        else:
+            self._watch_reader()
+
+    def _refuse(self, error: ChairliftError) -> None:
+        """Answer without the application, and close."""
+        self._refusal = error
+        if self.transport.is_closing():
+            return
+        response = error_response(error)
+        status = HTTPStatus(response.status_code)
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode("latin-1")]
+        lines += [name + b": " + value for name, value in response.raw_headers if name != b"connection"]
+        self.transport.write(b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)]))
+        self.transport.close()
+
+
+def guarded_protocol(settings: ConnectionSettings) -> Callable[..., asyncio.Protocol]:
+    """The protocol's class for these settings, as uvicorn takes it."""
+    made: Any = type("GuardedProtocol", (GuardedProtocol,), {"settings": settings})
+    return made

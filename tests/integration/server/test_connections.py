@@ -1,0 +1,151 @@
+"""Connections that take too much or too long: over raw sockets, on a server with short times."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.integration.server.raw_http import RawConnection
+from tests.integration.server.server_process import ServerProcess, wait_until
+
+COMPLETIONS = "/v1/completions"
+FLAGS = (
+    *("--header-timeout", "0.5", "--body-timeout", "1", "--write-timeout", "0.5", "--max-header-bytes", "4096"),
+    *("--max-connections", "40", "--max-buffered-bytes", "300000", "--max-model-len", "8192"),
+    *("--served-model-name", "m" * 1000),  # so that answers soon fill what the machine keeps of them
+)
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[ServerProcess]:
+    with ServerProcess(*FLAGS) as process:
+        yield process
+        wait_until(process.is_idle, within_s=10)
+        assert not any("Traceback" in line for line in process.log)
+
+
+def status(received: bytes) -> int:
+    return int(received.split(b" ", 2)[1])
+
+
+def error_of(received: bytes) -> str:
+    return json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+
+
+def test_a_connection_without_a_request_is_closed(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        start_s = time.monotonic()
+        assert connection.read_to_end() == b""
+        assert 0.3 < time.monotonic() - start_s < 5
+
+
+def test_headers_that_come_one_by_one_are_given_up(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        received = connection.read_to_end()
+    assert status(received) == 408
+    assert "--header-timeout" in error_of(received)
+
+
+def test_headers_that_come_late_on_a_connection_that_was_used_are_given_up_too(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        connection.send_head("/version", method="GET")
+        while b"version" not in connection.read():
+            pass
+        connection.send(b"GET /version HTTP/1.1\r\n")
+        assert status(connection.read_to_end()) == 408
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X-Long: " + b"x" * 100_000,
+        b"".join(b"X-%d: y\r\n" % i for i in range(5000)),
+        b"X-Never-Ends: " + b"x" * 4000 + b"y" * 2_000_000,
+    ],
+)
+def test_too_many_bytes_of_headers_are_refused(strict: ServerProcess, headers: bytes) -> None:
+    with RawConnection(strict) as connection:
+        try:
+            connection.send(b"GET /version HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n\r\n")
+        except OSError:
+            return  # it was closed while this was still being sent
+        received = connection.read_to_end()
+    if received:  # the end may have overtaken the answer
+        assert status(received) == 431
+        assert "--max-header-bytes" in error_of(received)
+
+
+def test_a_long_line_is_refused(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        connection.send(b"GET /" + b"a" * 8000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(connection.read_to_end()) == 431
+
+
+def test_what_is_no_http_is_refused_in_the_same_form(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        received = connection.read_to_end()
+    assert status(received) == 400
+    assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_does_not_come_is_given_up(strict: ServerProcess) -> None:
+    with RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, "Content-Length: 1000")
+        connection.send(b'{"prompt": ')
+        received = connection.read_to_end()
+    assert status(received) == 408
+    assert "11 bytes of the request body" in error_of(received)
+    assert "--body-timeout" in error_of(received)
+
+
+def test_bodies_in_memory_are_bounded_and_let_go(strict: ServerProcess) -> None:
+    with ExitStack() as stack:
+        senders = [stack.enter_context(RawConnection(strict)) for _ in range(3)]
+        for sender in senders:
+            sender.send_head(COMPLETIONS, "Content-Length: 200000")
+            sender.send(b"x" * 120_000)
+        statuses = [status(sender.read_to_end()) for sender in senders]
+    assert sorted(statuses) == [408, 408, 503]
+    assert httpx.post(strict.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+def test_a_client_that_reads_nothing_is_cut_off_and_its_request_ended(strict: ServerProcess) -> None:
+    aborted = strict.metric('chairlift_requests_finished_total{reason="abort"}')
+    body = json.dumps({"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True, "n": 16}).encode()
+    with RawConnection(strict, receive_buffer_bytes=4096) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+        connection.send(body)
+        wait_until(strict.is_idle, within_s=30)
+        assert strict.metric('chairlift_requests_finished_total{reason="abort"}') > aborted
+
+
+def test_a_slow_reader_slows_nobody_and_gets_everything(strict: ServerProcess) -> None:
+    body = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    data = json.dumps(body).encode()
+    with RawConnection(strict, receive_buffer_bytes=4096) as slow:
+        slow.send_head(COMPLETIONS, f"Content-Length: {len(data)}", "Connection: close")
+        slow.send(data)
+        received = slow.read(200)
+        with httpx.Client(base_url=strict.url, timeout=30) as client:
+            for _ in range(5):  # one piece, then somebody else's whole answer
+                received += slow.read(200)
+                answer = client.post(COMPLETIONS, json={"prompt": "y", "max_tokens": 50, "ignore_eos": True})
+                assert answer.json()["usage"]["completion_tokens"] == 50
+        received += slow.read_to_end()
+    assert b"[DONE]" in received
+    assert received.count(b'"finish_reason":"length"') == 1
+
+
+def test_connections_are_bounded(strict: ServerProcess) -> None:
+    with ExitStack() as stack:
+        connections = [stack.enter_context(RawConnection(strict)) for _ in range(60)]
+        first = [connection.read_to_end() for connection in connections]
+    refused = [received for received in first if received]
+    assert 20 <= len(refused) <= 60
+    assert all(status(received) == 503 and b"--max-connections" in received for received in refused)
+    assert httpx.get(strict.url + "/health").status_code == 200
