@@ -1,0 +1,155 @@
+"""Grammars that make a model call tools, each in the form that its format reads. Knows nothing of how that is read.
+
+A call's arguments are a grammar of their own (``@arguments_0``), so that references within a tool's schema stay what
+they are.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from chairlift.core.grammar import Grammar
+from chairlift.structured.sources import Part, compose, json_part, quote_text
+
+MAX_FORCED_CALLS = 16
+"""Calls in one answer that is forced to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call; ``parameters`` is a JSON schema."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+Quote = Callable[[str], str]
+"""A marker as a terminal of Lark: a special token by its id, other text as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """Rules in Lark, of which ``calls`` is the first, and the grammars that they refer to."""
+
+    rules: str
+    parts: Mapping[str, Part]
+
+
+CallGrammar = Callable[[Sequence[Tool], int, Quote], Lark]
+"""(tools, calls at most, how markers are written) -> one call or more."""
+
+
+def hermes_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
+    """``<tool_call>`` lines."""
+    calls = _repeated("call", max_calls, '"\\n"')
+    start, end = quote("<tool_call>"), quote("</tool_call>")
+    rules = f'calls: {calls}\ncall: {start} "\\n" body "\\n" {end}\n{_json_bodies(tools, "arguments")}'
+    return Lark(rules, _argument_parts(tools))
+
+
+def llama_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
+    """Bare objects, with semicolons between them."""
+    del quote
+    rules = f"calls: {_repeated('body', max_calls, quote_text('; '))}\n{_json_bodies(tools, 'parameters')}"
+    return Lark(rules, _argument_parts(tools))
+
+
+def mistral_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
+    """A list behind the marker."""
+    calls = _repeated("body", max_calls, quote_text(", "))
+    rules = f'calls: {quote("[TOOL_CALLS]")} "[" {calls} "]"\n{_json_bodies(tools, "arguments")}'
+    return Lark(rules, _argument_parts(tools))
+
+
+def list_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
+    """A list."""
+    del quote
+    calls = _repeated("body", max_calls, quote_text(", "))
+    return Lark(f'calls: "[" {calls} "]"\n{_json_bodies(tools, "parameters")}', _argument_parts(tools))
+
+
+def qwen3_coder_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
+    """Tags; parameters come in the order of the schema, and those that it does not require may be left out."""
+    parts: dict[str, Part] = {}
+    start, end = quote("<tool_call>"), quote("</tool_call>")
+    lines = [
+        f"calls: {_repeated('call', max_calls, quote_text(chr(10)))}",
+        f'call: {start} "\\n" body "</function>\\n" {end}',
+        f"body: {' | '.join(f'body_{index}' for index in range(len(tools)))}",
+        "text[lazy]: /(?s:.*)\\n<\\/parameter>\\n/",
+    ]
+    for index, tool in enumerate(tools):
+        members: list[str] = []
+        properties = cast("Mapping[str, Any]", tool.parameters.get("properties") or {})
+        required = cast("Sequence[str]", tool.parameters.get("required") or ())
+        for place, (key, schema) in enumerate(properties.items()):
+            rule = f"parameter_{index}_{place}"
+            opening = quote_text(f"<parameter={key}>\n")
+            if _is_text(schema):
+                lines.append(f"{rule}: {opening} text")
+            else:
+                name = f"value_{index}_{place}"
+                parts[name] = json_part(_with_definitions(schema, tool.parameters))
+                lines.append(f'{rule}: {opening} @{name} "\\n</parameter>\\n"')
+            members.append(rule if key in required else f"{rule}?")
+        opening = quote_text(f"<function={tool.name}>\n")
+        lines.append(f"body_{index}: {opening} {' '.join(members)}")
+    return Lark("\n".join(lines) + "\n", parts)
+
+
+def forced_calls(lark: Lark, reasoning: str | None, param: str) -> Grammar:
+    """The grammar of an answer that consists of calls, behind its reasoning if it has any."""
+    return _behind_reasoning("calls", lark.rules, lark.parts, reasoning, param)
+
+
+def held_answer(part: Part, reasoning: str | None, param: str) -> Grammar:
+    """The grammar of an answer that is one part, behind its reasoning if it has any."""
+    return _behind_reasoning("answer", "answer: @answer_part\n", {"answer_part": part}, reasoning, param)
+
+
+def reasoning_rule(opening: str, quote: Quote) -> str:
+    """Lark for what comes before an answer of a model that reasons: ``opening`` is where the answer begins."""
+    # A marker that is a special token is no text, so no text can contain it.
+    end = quote("</think>")
+    is_text = end.startswith('"')
+    closing = "think[lazy]: /(?s:.*)<\\/think>/\n" if is_text else f"think: ANYTHING {end}\nANYTHING: /(?s:.*)/\n"
+    body = "think space" if opening == "inside" else f"({quote('<think>')} think space)?"
+    return f"reasoning: {body}\n{closing}space: /[ \\n]{{0,4}}/\n"
+
+
+def _behind_reasoning(rule: str, rules: str, parts: Mapping[str, Part], reasoning: str | None, param: str) -> Grammar:
+    if reasoning is None:
+        return compose(f"start: {rule}\n{rules}", parts, param)
+    return compose(f"start: reasoning {rule}\n{rules}{reasoning}", parts, param)
+
+
+def _repeated(rule: str, max_times: int, separator: str) -> str:
+    return rule if max_times == 1 else f"{rule} ({separator} {rule}){{0,{max_times - 1}}}"
+
+
+def _json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
+    lines = [f"body: {' | '.join(f'body_{index}' for index in range(len(tools)))}"]
+    for index, tool in enumerate(tools):
+        opening = quote_text(f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{arguments_key}": ')
+        lines.append(f'body_{index}: {opening} @arguments_{index} "}}"')
+    return "\n".join(lines) + "\n"
+
+
+def _argument_parts(tools: Sequence[Tool]) -> dict[str, Part]:
+    return {f"arguments_{index}": json_part({"type": "object", **tool.parameters}) for index, tool in enumerate(tools)}
+
+
+def _is_text(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    known = cast("Mapping[str, Any]", schema)
+    return known.get("type") == "string" and not (known.keys() & {"enum", "const", "pattern", "format", "maxLength"})
+
+
+def _with_definitions(schema: Any, parameters: Mapping[str, Any]) -> Any:
+    """A member's schema with the definitions that it may refer to."""
+    if not isinstance(schema, Mapping):
+        return schema
+    shared = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters}
+    return {**shared, **cast("Mapping[str, Any]", schema)}

@@ -1,0 +1,82 @@
+"""The formats by name, and which one a model's chat template speaks of. Knows nothing of requests."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chairlift.server.tools.formats import (
+    HERMES_START,
+    LLAMA_TAG,
+    MISTRAL_START,
+    HermesScanner,
+    ListScanner,
+    LlamaScanner,
+    MistralScanner,
+)
+from chairlift.server.tools.grammars import (
+    CallGrammar,
+    hermes_grammar,
+    list_grammar,
+    llama_grammar,
+    mistral_grammar,
+    qwen3_coder_grammar,
+)
+from chairlift.server.tools.qwen3_coder import FUNCTION_START, PARAMETER_START, Qwen3CoderScanner
+from chairlift.server.tools.reasoning import THINK_END
+from chairlift.server.tools.scanning import Scanner
+
+MakeScanner = Callable[[Sequence[str], Mapping[str, Any]], Scanner]
+"""(names of the tools, schema of each one's parameters) -> a reader of one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One way to write calls: how it is read, how a grammar forces it, and what marks it.
+
+    ``markers`` may be special tokens, which the text must then show.
+    """
+
+    name: str
+    scanner: MakeScanner
+    grammar: CallGrammar
+    markers: tuple[str, ...] = ()
+
+
+_HERMES = ToolFormat("hermes", lambda names, _: HermesScanner(names), hermes_grammar, (HERMES_START,))
+
+TOOL_FORMATS: Mapping[str, ToolFormat] = {
+    "hermes": _HERMES,
+    "qwen3": _HERMES,
+    "qwen3_coder": ToolFormat("qwen3_coder", Qwen3CoderScanner, qwen3_coder_grammar, (FUNCTION_START,)),
+    "llama3_json": ToolFormat("llama3_json", lambda names, _: LlamaScanner(names), llama_grammar, (LLAMA_TAG,)),
+    "mistral": ToolFormat("mistral", lambda names, _: MistralScanner(names), mistral_grammar, (MISTRAL_START,)),
+}
+"""By the names that ``--tool-call-parser`` takes, which are vLLM's."""
+
+PLAIN_LIST = ToolFormat("list", lambda names, _: ListScanner(names), list_grammar)
+"""For models that know no form: only a grammar makes them write calls."""
+
+
+def detect_tool_format(template: str) -> ToolFormat | None:
+    """The format that a chat template teaches; ``None`` where it teaches none, or none of these."""
+    if FUNCTION_START in template and PARAMETER_START in template:
+        return TOOL_FORMATS["qwen3_coder"]
+    if HERMES_START in template:
+        return TOOL_FORMATS["hermes"]
+    if MISTRAL_START in template:
+        return TOOL_FORMATS["mistral"]
+    if '"parameters"' in template and ("ipython" in template or LLAMA_TAG in template):
+        return TOOL_FORMATS["llama3_json"]
+    return None
+
+
+def find_tool_format(parser: str, template: str) -> ToolFormat | None:
+    """The format that ``--tool-call-parser`` names, or the template's if that is ``auto``."""
+    return detect_tool_format(template) if parser == "auto" else TOOL_FORMATS.get(parser)
+
+
+def find_reasoning_parser(parser: str, template: str) -> str | None:
+    """The parser that ``--reasoning-parser`` names, or that the template calls for if that is ``auto``."""
+    if parser == "auto":
+        return "qwen3" if THINK_END in template else None
+    return None if parser == "none" else parser
