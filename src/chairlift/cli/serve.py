@@ -9,7 +9,8 @@ from chairlift.config.load import load_tenants
 @click.command(context_settings=HELP_NAMES)
 @click.argument("model", required=False)
 @setting_options(
-    *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "connections", "observability"),
+    *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "answers", "connections"),
+    "observability",
     without=("model",),
 )
 def serve(model: str | None, **flags: object) -> int:
@@ -30,6 +31,9 @@ def serve(model: str | None, **flags: object) -> int:
     configure_logging(settings.server.log_level)
     access = Access(settings.server, settings.tenancy, tenants)
     sections = WebSections(
-        limits=settings.limits, connections=settings.connections, observability=settings.observability
+        limits=settings.limits,
+        answers=settings.answers,
+        connections=settings.connections,
+        observability=settings.observability,
     )
     return run_server(lambda: AsyncEngine(settings, tenants.table), settings.server, access, click.echo, sections)

@@ -4,8 +4,10 @@ Knows nothing of processes. The only module that names concrete executors.
 """
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
 from chairlift.config.resolve import MemoryFacts, resolve_configs
@@ -20,9 +22,14 @@ from chairlift.engine import fake_model
 from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.decision_log_file import DecisionLogFile
 from chairlift.engine.engine_events import EngineEvents
+from chairlift.engine.grammar_gate import GrammarGate
 from chairlift.engine.messages import ModelInfo
 from chairlift.engine.runner import EngineRunner
+from chairlift.engine.tokenizer import build_tokenizer
 from chairlift.errors import ConfigurationError
+from chairlift.structured.compiler import GrammarCompiler
+from chairlift.structured.masks import GrammarMasks
+from chairlift.structured.vocabulary import build_vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,12 @@ def build_engine(
         ConfigurationError: the settings cannot work with it.
     """
     log = DecisionLogFile(Path(decision_log)) if decision_log is not None else None
-    loaded = _load_fake(settings) if source is None else _load_torch(settings, source, is_offline=is_offline)
+    compiler = _grammar_compiler(settings, source)
+    loaded = (
+        _load_fake(settings, compiler)
+        if source is None
+        else _load_torch(settings, source, compiler, is_offline=is_offline)
+    )
     scheduler_config, cache_config = resolve_configs(
         settings,
         max_model_len=loaded.max_model_len,
@@ -96,6 +108,7 @@ def build_engine(
         tenants=tenants,
         is_offline=is_offline,
     )
+    compiler.end_tokens = loaded.eos_token_ids
     if scheduler_config.preemption_mode == "swap" and cache_config.num_host_pages == 0:
         raise ConfigurationError(
             f"--preemption-mode swap needs --swap-space: {settings.cache.swap_space} holds no page of "
@@ -116,7 +129,7 @@ def build_engine(
         max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
         description=loaded.description,
     )
-    runner = EngineRunner(scheduler, stepper, engine_events, settings.queue, info)
+    runner = EngineRunner(scheduler, stepper, engine_events, settings.queue, info, GrammarGate(compiler))
     return BuiltEngine(runner, loaded.executor, log, loaded.page_bytes, loaded.num_host_pages)
 
 
@@ -128,11 +141,22 @@ def _build_scheduler(
     return LoggedScheduler(scheduler, cache, write=log.write, secret=secrets.token_bytes(32), events=events)
 
 
-def _load_fake(settings: Settings) -> _LoadedModel:
+def _grammar_compiler(settings: Settings, source: ModelSource | None) -> GrammarCompiler:
+    def load_vocabulary(end_tokens: Collection[int]) -> Any:
+        # Only now: most engines are never asked for a grammar, and do without the tokenizer.
+        tokenizer = build_tokenizer(source, settings.model.chat_template)
+        return build_vocabulary(tokenizer, tokenizer.vocab_size, end_tokens)
+
+    return GrammarCompiler(
+        load_vocabulary, max_bytes=settings.answers.max_grammar_bytes, timeout_s=settings.answers.grammar_timeout
+    )
+
+
+def _load_fake(settings: Settings, compiler: GrammarCompiler) -> _LoadedModel:
     page_size = settings.cache.page_size
     num_pages, num_host_pages = fake_model.pool_size(settings.cache), fake_model.host_tier_size(settings.cache)
     return _LoadedModel(
-        executor=fake_model.build_executor(num_pages, page_size, num_host_pages),
+        executor=fake_model.build_executor(num_pages, page_size, num_host_pages, compiler),
         num_pages=num_pages,
         num_host_pages=num_host_pages,
         page_bytes=fake_model.KV_BYTES_PER_TOKEN * page_size,
@@ -144,8 +168,11 @@ def _load_fake(settings: Settings) -> _LoadedModel:
     )
 
 
-def _load_torch(settings: Settings, source: ModelSource, *, is_offline: bool) -> _LoadedModel:
+def _load_torch(
+    settings: Settings, source: ModelSource, compiler: GrammarCompiler, *, is_offline: bool
+) -> _LoadedModel:
     from chairlift.execution.torch_backend.build import build_executor
+    from chairlift.execution.torch_backend.grammar_edit import GrammarEdit
 
     # The configs need the model's length, and the executor needs the step's size: with any length the size is the same.
     scheduler, _ = resolve_configs(settings, max_model_len=1, memory=MemoryFacts(1), is_offline=is_offline)
@@ -157,6 +184,7 @@ def _load_torch(settings: Settings, source: ModelSource, *, is_offline: bool) ->
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         pipeline_depth=settings.scheduler.pipeline_depth,
     )
+    built.executor.add_edit(GrammarEdit(GrammarMasks(compiler)))
     return _LoadedModel(
         executor=built.executor,
         num_pages=built.num_pages,

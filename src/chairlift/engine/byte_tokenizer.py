@@ -43,6 +43,7 @@ class ByteTokenizer:
     eos_token_ids = frozenset({END_ID})
     special_ids = frozenset(SPECIAL_TEXTS)
     has_chat_template = True
+    chat_template_text = ""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text; special tokens written out become their ids. Nothing is added to it."""
@@ -57,6 +58,10 @@ class ByteTokenizer:
         """Return the text of ids; bytes that are no UTF-8 become U+FFFD."""
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token."""
+        return bytes((token_id,)) if token_id < NUM_BYTES else SPECIAL_TEXTS[token_id].encode()
 
     def token_text(self, token_id: int) -> str:
         """Return the text of one token alone."""

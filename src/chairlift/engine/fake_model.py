@@ -10,6 +10,9 @@ from chairlift.config.sizes import parse_bytes
 from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
 from chairlift.errors import ConfigurationError
 from chairlift.execution.fake import FakeExecutor, next_token
+from chairlift.execution.fake.grammar import GrammarFollower
+from chairlift.structured.compiler import GrammarCompiler
+from chairlift.structured.masks import GrammarMasks
 
 NAME = "fake"
 MAX_MODEL_LEN = 2048
@@ -20,6 +23,7 @@ _DEFAULT_KV_MEMORY = "64MiB"
 _MAX_PAGES = 2**22
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz     "
 _NUM_OUTCOMES = 128
+_CLOSING = (END_ID, *b'"}]<,')
 
 
 def readable_token(context: Sequence[int], vocab_size: int, seed: int) -> int:
@@ -27,6 +31,17 @@ def readable_token(context: Sequence[int], vocab_size: int, seed: int) -> int:
     del vocab_size
     outcome = next_token(context, _NUM_OUTCOMES, seed)
     return END_ID if outcome == 0 else _LETTERS[outcome % len(_LETTERS)]
+
+
+def readable_fitting_token(context: Sequence[int], allowed: Sequence[int], seed: int) -> int:
+    """Return one of the tokens that a grammar allows: what closes something half the time, else what can be read."""
+    outcome = next_token(context, 2 * _NUM_OUTCOMES, seed)
+    closing = [token for token in _CLOSING if token in allowed]
+    if closing and outcome % 2 == 0:
+        return closing[outcome // 2 % len(closing)]
+    printable = [token for token in allowed if 32 <= token < 127]
+    choice = [token for token in printable if token in _LETTERS] or printable or allowed
+    return choice[outcome // 2 % len(choice)] if choice else 0
 
 
 def pool_size(cache: CacheSettings) -> int:
@@ -61,12 +76,16 @@ def host_tier_size(cache: CacheSettings) -> int:
     return num_pages
 
 
-def build_executor(num_pages: int, page_size: int, num_host_pages: int = 0) -> FakeExecutor:
-    """Return the executor of the toy model."""
+def build_executor(
+    num_pages: int, page_size: int, num_host_pages: int = 0, compiler: GrammarCompiler | None = None
+) -> FakeExecutor:
+    """Return the executor of the toy model; with a compiler it follows grammars."""
     return FakeExecutor(
         num_pages,
         page_size,
         num_host_pages=num_host_pages,
         vocab_size=ByteTokenizer.vocab_size,
         model=readable_token,
+        grammars=None if compiler is None else GrammarFollower(GrammarMasks(compiler)),
+        fitting=readable_fitting_token,
     )

@@ -90,6 +90,7 @@ def _build(config: EngineConfig) -> BuiltEngine:
         scheduler=config.scheduler,
         policy=config.policy,
         queue=config.queue,
+        answers=config.answers,
     )
     return build_engine(settings, locate_model(settings), tenants=config.tenants, decision_log=config.decision_log)
 

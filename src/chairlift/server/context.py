@@ -4,7 +4,13 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from chairlift.config.sections import ConnectionSettings, LimitSettings, ObservabilitySettings, ServerSettings
+from chairlift.config.sections import (
+    AnswerSettings,
+    ConnectionSettings,
+    LimitSettings,
+    ObservabilitySettings,
+    ServerSettings,
+)
 from chairlift.errors import UnknownModelError
 from chairlift.server.access import Access, Caller
 from chairlift.server.body_budget import BufferedBodies
@@ -20,6 +26,7 @@ class WebSections:
     limits: LimitSettings = field(default_factory=LimitSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
 
 
 @dataclass(frozen=True, slots=True)
