@@ -84,6 +84,17 @@ class EngineConnection:
         return self._process
 
     def send(self, message: Inbound) -> None:
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped, as by SIGSTOP; never where the system does not tell (only Linux does)."""
+        if self._process is None:
+            return False
+        try:
+            state = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return state.rpartition(")")[2].split()[:1] == ["T"]
+
         """Send a message without waiting; it may never arrive if the process dies.
 
         Raises:
@@ -115,14 +126,14 @@ class EngineConnection:
         try:
             await asyncio.wait_for(self.process.wait(), timeout_s)
         except TimeoutError:
-            self._kill()
+            self.kill()
 
     async def close(self) -> None:
         """Kill the process if it still runs, and close the sockets, even if cancelled meanwhile."""
         process = self._process
         try:
             if process is not None:
-                self._kill()
+                self.kill()
                 await process.wait()
                 if process.stdin is not None:
                     process.stdin.close()
@@ -133,7 +144,8 @@ class EngineConnection:
             self._inbox.close(linger=0)
             self._context.term()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the process, if it still runs."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

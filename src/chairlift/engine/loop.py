@@ -18,8 +18,11 @@ from chairlift.engine.messages import (
     Configure,
     Explain,
     FinishRequest,
+    Inbound,
     ListRequests,
     Outbound,
+    Ping,
+    Pong,
     ResetPrefixCache,
     Shutdown,
     Verdict,
@@ -43,6 +46,9 @@ _logger = logging.getLogger(__name__)
 
 class EngineLoop:
     """Drives a runner.
+_Handled = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Explain | ListRequests | Configure | Shutdown
+
+
 
     Args:
         runner: the engine.
@@ -98,7 +104,14 @@ class EngineLoop:
             data = self._receive(timeout_ms)
             if data is None:
                 break
-            self._handle(data)
+            message = _understood(data)
+            if isinstance(message, Ping):
+                # Not a reason to look for work, or an idle engine would report itself for every one.
+                self._send(Pong())
+                timeout_ms = 0 if timeout_ms == 0 else self._idle_timeout_ms()
+                continue
+            if message is not None:
+                self._handle(message)
             self._is_resting = False
             timeout_ms = 0
             if self._is_stopping:
@@ -118,12 +131,7 @@ class EngineLoop:
         until_ms = max(0, -(-(expiry_ns - self._clock()) // _NS_PER_MS))
         return until_ms if timeout_ms is None else min(until_ms, timeout_ms)
 
-    def _handle(self, data: bytes) -> None:
-        try:
-            message = decode_inbound(data)
-        except msgspec.DecodeError:
-            _logger.exception("a message was not understood and is dropped")
-            return
+    def _handle(self, message: _Handled) -> None:
         match message:
             case AddRequest():
                 self._verdicts.append(self._runner.add(message, self._clock()))
@@ -170,3 +178,11 @@ class EngineLoop:
                 )
         elif not self._is_resting:
             _logger.error("requests are alive but no step can be planned: %s", self._runner.describe_state())
+
+
+def _understood(data: bytes) -> Inbound | None:
+    try:
+        return decode_inbound(data)
+    except msgspec.DecodeError:
+        _logger.exception("a message was not understood and is dropped")
+        return None

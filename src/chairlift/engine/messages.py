@@ -17,6 +17,8 @@ ones, each direction in order.
         │ <─────── StepDone (one per step)      │  all new tokens and the metrics
         │ <─────── Explained, Listed,           │  one for each question, with its number
         │          Configured                   │
+        │  Ping ──────────────────────────────> │
+        │ <──────────────────────────────  Pong │  so that a hung process is noticed
         │  Shutdown                             │
         │ ────────────────────────────────────> │  exits with 0
 """
@@ -154,10 +156,16 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Exit now. Whoever wants running requests to end first waits before sending it."""
 
 
-Inbound = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Explain | ListRequests | Configure | Shutdown
+Inbound = (
+    AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Explain | ListRequests | Configure | Ping | Shutdown
+)
 
 
 # --------------------------------------------------------------------------------------------------------- outbound
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Are you there? Answered by :class:`Pong`, between two steps."""
+
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -259,7 +267,11 @@ class Configured(msgspec.Struct, frozen=True, tag="configured"):
     error: str | None = None
 
 
-Outbound = Ready | Failed | Verdicts | StepDone | CacheReset | Explained | Listed | Configured
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Here I am."""
+
+
+Outbound = Ready | Failed | Verdicts | StepDone | CacheReset | Explained | Listed | Configured | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _config_decoder = msgspec.msgpack.Decoder(EngineConfig)

@@ -1,4 +1,4 @@
-"""Keeps an engine process running: starts it, notices at once when it dies, and starts it again.
+"""Keeps an engine process running: starts it, notices when it dies or hangs, and starts it again.
 
 Knows nothing of requests: whoever has some is told when they are lost.
 """
@@ -6,20 +6,22 @@ Knows nothing of requests: whoever has some is told when they are lost.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from chairlift.config.resolved import TenantTable
 from chairlift.config.settings import Settings
 from chairlift.engine.connection import EngineConnection
-from chairlift.engine.messages import Failed, Inbound, ModelInfo, Outbound, Ready
+from chairlift.engine.messages import Failed, Inbound, ModelInfo, Outbound, Ping, Pong, Ready, StepDone
 from chairlift.engine.remote_errors import named_error
 from chairlift.engine.sockets import make_socket_dir, remove_socket_dir
+from chairlift.engine.watchdog import Watchdog
 from chairlift.errors import ChairliftError, EngineUnavailableError
 
 _LAST_WORDS_S = 0.1
 _END_TIMEOUT_S = 5.0
+_NS_PER_S = 1e9
 
 _T = TypeVar("_T")
 
@@ -80,6 +82,9 @@ class Supervisor:
         self._socket_dir: Path | None = None
         self._generation = 0
         self._connection: EngineConnection | None = None
+        self._watchdog = Watchdog(settings.server.watchdog_timeout)
+        self._has_pinged = False
+        self._fault: str | None = None
         self._is_ready = False
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -139,9 +144,12 @@ class Supervisor:
     async def _launch(self, socket_dir: Path) -> EngineConnection:
         """Start the next generation and wait until it is ready."""
         self._generation += 1
+        self._watchdog = Watchdog(self._settings.server.watchdog_timeout)
+        self._has_pinged, self._fault = False, None
         connection = await EngineConnection.launch(self._settings, self._tenants, socket_dir, self._generation)
         try:
-            message = await _until_exit(connection, connection.receive())
+            async with self._watched(connection):
+                message = await _until_exit(connection, connection.receive())
             if isinstance(message, Failed):
                 raise named_error(message.error)(message.message)
             if not isinstance(message, Ready):
@@ -160,7 +168,8 @@ class Supervisor:
         while True:
             started_s = loop.time()
             try:
-                failure = await _until_exit(connection, self._listen(connection))
+                async with self._watched(connection):
+                    failure = await _until_exit(connection, self._listen(connection))
             finally:
                 self._is_ready = False
                 self._connection = None
@@ -168,7 +177,9 @@ class Supervisor:
             if self._is_stopping:
                 return
             status = connection.process.returncode
-            reason = failure.message if failure is not None else f"the engine process died (exit status {status})"
+            reason = self._fault or f"the engine process died (exit status {status})"
+            if failure is not None:
+                reason = failure.message
             _logger.error("%s; it will be started again", reason)
             self._listener.engine_lost(EngineUnavailableError(reason))
             connection = await self._relaunch(socket_dir, loop.time() - started_s)
@@ -182,14 +193,46 @@ class Supervisor:
                 _logger.error("the engine could not be started again: %s", error)
                 lifetime_s = 0.0
 
+    @contextlib.asynccontextmanager
+    async def _watched(self, connection: EngineConnection) -> AsyncGenerator[None, None]:
+        """Kill the process if it hangs while this is open."""
+        watching = asyncio.create_task(self._watch(connection)) if self._settings.server.watchdog_timeout else None
+        try:
+            yield
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self, connection: EngineConnection) -> None:
+        watchdog = self._watchdog
+        while self._fault is None:
+            await asyncio.sleep(watchdog.look_every_s)
+            # One that loads a model answers nothing, however long it takes.
+            self._fault = watchdog.look(is_stopped=connection.is_stopped, is_asked=self._has_pinged)
+            if self._is_ready and not self._has_pinged:
+                with contextlib.suppress(EngineUnavailableError):
+                    connection.send(Ping())
+                    self._has_pinged = True
+        connection.kill()
+
+    def _note(self, message: Outbound) -> None:
+        self._watchdog.heard()
+        if isinstance(message, Pong):
+            self._has_pinged = False
+        elif isinstance(message, StepDone):
+            self._watchdog.stepped(message.stats.duration_ns / _NS_PER_S)
+
     async def _listen(self, connection: EngineConnection) -> Failed:
         """Pass on what the engine says until it says that it failed."""
         while True:
             message = await connection.receive()
             if isinstance(message, Failed):
                 return message
+            self._note(message)
             try:
-                self._listener.engine_said(message)
+                if not isinstance(message, Pong):
+                    self._listener.engine_said(message)
             except Exception:  # a message that could not be dealt with must not end those that follow
                 _logger.exception("a message from the engine could not be dealt with")
             # Messages that are there already are received without yielding; others want the loop too.

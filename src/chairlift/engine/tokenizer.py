@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from chairlift.config.model_source import ModelSource
+from chairlift.config.sections import LimitSettings
 from chairlift.engine.byte_tokenizer import ByteTokenizer
 
 
@@ -43,6 +44,11 @@ class EngineTokenizer(Protocol):
         """Whether :meth:`apply_chat_template` can work."""
         ...
 
+    @property
+    def chat_template_text(self) -> str:
+        """The model's chat templates, as they are written."""
+        ...
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
         ...
@@ -72,14 +78,26 @@ class EngineTokenizer(Protocol):
         ...
 
 
-def build_tokenizer(source: ModelSource | None, chat_template: str | None = None) -> EngineTokenizer:
+def build_tokenizer(
+    source: ModelSource | None, chat_template: str | None = None, limits: LimitSettings | None = None
+) -> EngineTokenizer:
     """Load the tokenizer that belongs to the model; the toy one if there are no files.
 
     Raises:
         ModelLoadError: the model's files hold none.
     """
     if source is None:
-        return ByteTokenizer()
-    from chairlift.tokenization import load_tokenizer  # brings libraries that the engine process does without
+    Args:
+        source: the model's files.
+        chat_template: a file with a chat template, instead of the model's own.
+        limits: those of the server, for chat templates; the defaults if absent.
 
-    return load_tokenizer(source, chat_template)
+        return ByteTokenizer()
+    # These bring libraries that the engine process does without.
+    from chairlift.tokenization import load_tokenizer
+    from chairlift.tokenization.template_limits import TemplateLimits
+
+    limits = limits or LimitSettings()
+    return load_tokenizer(
+        source, chat_template, TemplateLimits(timeout_s=limits.template_timeout, max_chars=limits.max_prompt_chars)
+    )

@@ -91,6 +91,39 @@ async def test_requests_that_wait_for_acceptance_hear_of_the_death(start_engine:
     assert all(isinstance(result, EngineUnavailableError) for result in results)
 
 
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_an_engine_that_hangs_is_replaced_and_its_requests_end(
+    is_shown: bool, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_shown:  # where the system does not say that a process is stopped, or it hangs in another way
+        monkeypatch.setattr(EngineConnection, "is_stopped", False)
+    engine = await start_engine(max_model_len=20000, watchdog_timeout=0.4)
+    streams = [await engine.submit([number], ENDLESS) for number in range(3)]
+    await anext(streams[0])
+    process_id = engine.engine_process_id
+    assert process_id is not None
+    os.kill(process_id, signal.SIGSTOP)
+    results = await asyncio.gather(*map(collect, streams), return_exceptions=True)
+    said = "stopped for" if is_shown else "--watchdog-timeout"
+    assert all(isinstance(result, EngineUnavailableError) and said in result.message for result in results)
+    await until(lambda: engine.is_healthy)
+    assert engine.engine_process_id != process_id
+    assert await run(engine, "again", SamplingParams(max_tokens=4, ignore_eos=True))
+    now = metrics(engine)
+    assert now["requests_received_total"] == sum(
+        value for name, value in now.items() if name.startswith("requests_finished_total")
+    )
+
+
+async def test_an_idle_engine_that_hangs_is_replaced(start_engine: StartEngine) -> None:
+    engine = await start_engine(watchdog_timeout=0.4)
+    process_id = engine.engine_process_id
+    assert process_id is not None
+    os.kill(process_id, signal.SIGSTOP)
+    await until(lambda: engine.is_healthy and engine.engine_process_id != process_id)
+    assert await run(engine, "again", SamplingParams(max_tokens=4, ignore_eos=True))
+
+
 async def test_stopping_while_the_engine_is_down_ends_cleanly(start_engine: StartEngine) -> None:
     engine = await start_engine()
     process_id = engine.engine_process_id

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.server.raw_http import RawConnection
 from tests.integration.server.server_process import ServerProcess, wait_until
 
 COMPLETIONS = "/v1/completions"
@@ -133,6 +135,36 @@ def test_killing_the_engine_ends_streams_with_an_error_and_it_comes_back() -> No
         answer = httpx.post(server.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 3, "ignore_eos": True}).json()
         assert answer["usage"]["completion_tokens"] == 3
         assert server.metric("chairlift_engine_restarts_total") == 1
+
+
+def test_a_stopped_engine_is_noticed_and_every_request_has_its_end() -> None:
+    with ServerProcess("--watchdog-timeout", "0.5") as server, open_streams(server, 8, LONG) as streams:
+        first = server.engine_process_id()
+        os.kill(first, signal.SIGSTOP)
+        with ThreadPoolExecutor(8) as pool:
+            texts = list(pool.map(lambda stream: stream.read_until(b"[DONE]"), streams))
+        assert all(b'data: {"error":{"message":' in text and b"engine_unavailable" in text for text in texts)
+        wait_until(lambda: httpx.get(server.url + "/health").status_code == 200, within_s=30)
+        assert server.engine_process_id() != first
+        answer = httpx.post(server.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 3, "ignore_eos": True}).json()
+        assert answer["usage"]["completion_tokens"] == 3
+        assert server.metric('chairlift_requests_finished_total{reason="error"}') == 8
+        assert server.metric("chairlift_requests_received_total") == 9
+
+
+def test_half_a_request_does_not_hold_up_the_end() -> None:
+    with ServerProcess() as server, RawConnection(server) as half, RawConnection(server) as idle:
+        half.send_head(COMPLETIONS, "Content-Length: 1000")
+        half.send(b'{"prompt": "')
+        idle.send(b"GET /version HTTP/1.1\r\n")
+        wait_until(lambda: httpx.get(server.url + "/version").status_code == 200, within_s=5)
+        start_s = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        received = half.read_to_end()
+        assert server.wait() == 0
+        assert time.monotonic() - start_s < 4
+        assert b" 503 " in received
+        assert b"retry-after: 1" in received.lower()
 
 
 def test_a_port_in_use_is_said_before_a_model_is_loaded(server: ServerProcess) -> None:

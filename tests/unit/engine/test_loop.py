@@ -25,6 +25,8 @@ from chairlift.engine.messages import (
     Listed,
     ListRequests,
     Outbound,
+    Ping,
+    Pong,
     ResetPrefixCache,
     Shutdown,
     StepDone,
@@ -294,3 +296,15 @@ def test_preemptions_and_resumes_are_reported_with_the_step() -> None:
     assert len(resumes) == len(preemptions)
     assert all(note.num_recomputed_tokens > 0 for note in resumes)
     assert len(preemptions) == steps(script)[-1].stats.scheduler.preemptions_total
+
+
+def test_an_idle_engine_answers_pings_and_says_nothing_else() -> None:
+    script = Script(build(), [], [Ping()], [Ping(), Ping()])
+    assert sum(isinstance(message, Pong) for message in script.sent) == 3
+    quiet = Script(build(), [])
+    assert len([m for m in script.sent if not isinstance(m, Pong)]) <= len(quiet.sent) + 2
+
+
+def test_a_busy_engine_answers_pings_between_steps() -> None:
+    script = Script(build(), [add(max_tokens=4)], [Ping()], [], [], [])
+    assert [type(message) for message in script.sent].index(Pong) < len(script.sent) - 1

@@ -37,6 +37,7 @@ STATUS = messages.RequestStatus(
     num_preemptions=1,
 )
 INBOUND: list[messages.Inbound] = [
+    messages.Ping(),
     messages.AddRequest(
         choices=(messages.Choice(1, MAX_SEED), messages.Choice(2, 0)),
         prompt_token_ids=(1, 2, 3),
@@ -58,6 +59,7 @@ INBOUND: list[messages.Inbound] = [
     messages.Shutdown(),
 ]
 OUTBOUND: list[messages.Outbound] = [
+    messages.Pong(),
     messages.Failed("ModelLoadError", "no such file"),
     messages.Verdicts((messages.Verdict(1), messages.Verdict(2, "OverloadedError", "full", None, 3))),
     messages.StepDone(
