@@ -136,6 +136,8 @@ class Access:
 
 def _bearer_token(headers: Headers) -> bytes | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
+    if not scheme and (key := headers.get("x-api-key")):
+        return key.strip(" \t").encode("latin-1")  # as clients of Anthropic's API send it
     # Only what HTTP calls white space: in Latin-1, bytes of a UTF-8 key would be some too.
     return token.strip(" \t").encode("latin-1") if scheme.lower() == "bearer" else None
 

@@ -12,6 +12,9 @@ from chairlift.config.sections import ServerSettings
 from chairlift.errors import ChairliftError
 from chairlift.server import administration, live_requests, operations
 from chairlift.server.access import Access
+from chairlift.server.anthropic import fields as anthropic_fields
+from chairlift.server.anthropic import messages as anthropic_messages
+from chairlift.server.anthropic import objects as anthropic_objects
 from chairlift.server.body_budget import BufferedBodies
 from chairlift.server.context import ServerContext, WebSections
 from chairlift.server.disconnect import ClientLeftError
@@ -23,12 +26,25 @@ from chairlift.server.errors import (
     handle_unexpected_error,
 )
 from chairlift.server.middleware import AccessGuard, RequestLabel
-from chairlift.server.openai import chat, completions, models, requests, responses, tokenize
+from chairlift.server.openai import (
+    chat,
+    completions,
+    models,
+    requests,
+    response_fields,
+    response_objects,
+    responses,
+    responses_api,
+    tokenize,
+)
 from chairlift.server.openapi import install_openapi
 
 _BODIES = (
     requests.CompletionBody,
     requests.ChatBody,
+    response_fields.ResponseBody,
+    anthropic_fields.MessagesBody,
+    anthropic_fields.CountBody,
     requests.TokenizeBody,
     requests.DetokenizeBody,
     administration.SchedulerChanges,
@@ -37,6 +53,9 @@ _ANSWERS = (
     responses.Completion,
     responses.ChatCompletion,
     responses.ChatChunk,
+    response_objects.ResponseObject,
+    anthropic_objects.AssistantMessage,
+    anthropic_objects.TokenCount,
     responses.Model,
     responses.ModelList,
     responses.Tokens,
@@ -72,7 +91,17 @@ def create_app(
     app.state.context = ServerContext(
         engine, settings, chairlift.__version__, int(time.time()), access, sections, bodies
     )
-    for module in (completions, chat, models, live_requests, tokenize, operations, administration):
+    for module in (
+        completions,
+        chat,
+        responses_api,
+        anthropic_messages,
+        models,
+        live_requests,
+        tokenize,
+        operations,
+        administration,
+    ):
         app.include_router(module.router)
     install_openapi(app, _BODIES, _ANSWERS)
     app.add_exception_handler(ChairliftError, handle_chairlift_error)

@@ -1,7 +1,7 @@
 """From the fields that hold an answer to a form to one part of a grammar. Knows nothing of tools or reasoning."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -86,7 +86,7 @@ def _from_guided(body: StructureFields) -> list[tuple[Part, str]]:
 def _schema_part(schema: JsonSchema | str, param: str) -> Part:
     if isinstance(schema, str):
         try:
-            schema = msgspec.json.decode(schema, type=dict | bool)
+            schema = msgspec.json.decode(schema, type=dict[str, Any] | bool)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequestError(f"{param} is no JSON schema: {error}", param=param) from None
     return json_part(schema)

@@ -108,6 +108,12 @@ def held_answer(part: Part, reasoning: str | None, param: str) -> Grammar:
     return _behind_reasoning("answer", "answer: @answer_part\n", {"answer_part": part}, reasoning, param)
 
 
+def calls_or_answer(lark: Lark, part: Part, reasoning: str | None, param: str) -> Grammar:
+    """The grammar of an answer that is either calls or one part."""
+    rules = f"either: calls | @answer_part\n{lark.rules}"
+    return _behind_reasoning("either", rules, {**lark.parts, "answer_part": part}, reasoning, param)
+
+
 def reasoning_rule(opening: str, quote: Quote) -> str:
     """Lark for what comes before an answer of a model that reasons: ``opening`` is where the answer begins."""
     # A marker that is a special token is no text, so no text can contain it.

@@ -1,0 +1,1 @@
+"""The messages API in Anthropic's shape. Knows nothing of engines."""
