@@ -97,6 +97,7 @@ def add_entry(request: Request, now_ns: int) -> Entry:
         "tenant": request.tenant,
         "ttft_deadline": request.ttft_deadline_ns,
         "deadline": request.deadline_ns,
+        "prompt_logprobs": request.sampling.prompt_logprobs,
     }
     return _without_nothing(entry)
 
@@ -179,7 +180,7 @@ def read_request(entry: Entry) -> Request:
     return Request(
         entry["id"],
         bytearray(entry["prompt"]),
-        SamplingParams(max_tokens=entry.get("max_tokens")),
+        SamplingParams(max_tokens=entry.get("max_tokens"), prompt_logprobs=entry.get("prompt_logprobs")),
         stop_token_ids=frozenset([STOP_TOKEN]),
         priority=entry["tier"],
         tenant=entry["tenant"],

@@ -78,7 +78,7 @@ class KVMemory:
         """Return the cached pages that a waiting request could start from. At least one token stays to compute."""
         if not self._is_caching:
             return []
-        num_pages = (request.num_tokens - 1) // self.page_size
+        num_pages = self._num_reusable_pages(request)
         found = request.found_prefix
         if found is not None and found[0] == self.tree.version and found[1] == num_pages:
             return found[2]
@@ -97,7 +97,7 @@ class KVMemory:
         """Same as :meth:`find_prefix`, but only as far as its page keys were needed yet. Changes nothing at all."""
         if not self._is_caching:
             return []
-        return self.tree.match(request.page_keys[: (request.num_tokens - 1) // self.page_size])
+        return self.tree.match(request.page_keys[: self._num_reusable_pages(request)])
 
     def num_pages_taken(self, shared: list[int], num_tokens: int) -> int:
         """By how much a lease of ``shared`` plus new pages up to ``num_tokens`` lowers :attr:`num_available`."""
@@ -206,6 +206,17 @@ class KVMemory:
     def clear_cache(self) -> None:
         """Forget every cached prefix. No page may be leased."""
         self.tree.clear()
+
+    def _num_reusable_pages(self, request: Request) -> int:
+        """Pages that a request may find instead of computing them: at least one token stays to compute.
+
+        Log-probabilities of a prompt come with computing it, so who wants them finds only what it once had computed
+        itself, before it was preempted.
+        """
+        num_tokens = request.num_tokens - 1
+        if request.sampling.prompt_logprobs is not None:
+            num_tokens = min(num_tokens, request.num_peak_tokens)
+        return num_tokens // self.page_size
 
     def _free_up(self, num_pages: int) -> None:
         while self.pool.num_free < num_pages:

@@ -6,7 +6,7 @@ Knows nothing of how it came about.
 from typing import NamedTuple
 
 from chairlift.core.request import FinishReason
-from chairlift.core.step_plan import StepResult, TokenLogprobs
+from chairlift.core.step_plan import PromptLogprobs, StepResult, TokenLogprobs
 
 
 class RequestUpdate(NamedTuple):
@@ -18,6 +18,7 @@ class RequestUpdate(NamedTuple):
     stop_token: int | None
     num_cached_tokens: int
     logprobs: TokenLogprobs | None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class CommittedStep(NamedTuple):

@@ -69,6 +69,8 @@ class BlockedOn(Enum):
     """Its KV lies in host memory and needs pages to come back to."""
     GROUP = "group"
     """Static batching: the running group has to end first."""
+    GRAMMAR = "grammar"
+    """Its grammar is being compiled; the scheduler does not know of it yet."""
 
 
 _LEGAL = {

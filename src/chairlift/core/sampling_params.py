@@ -3,9 +3,11 @@
 Knows nothing of logits or text: stop *strings* are found by whoever detokenizes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from chairlift.core.grammar import Grammar
 from chairlift.errors import InvalidRequestError
 
 MAX_SEED = 2**64 - 1
@@ -13,6 +15,9 @@ MAX_SEED = 2**64 - 1
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
 """Every character of every output is compared with every stop string, so both are bounded."""
+
+MAX_LOGIT_BIAS = 100.0
+MAX_BAD_WORDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,16 @@ class SamplingParams:
         stop_token_ids: token ids that end generation, beside the model's own end tokens.
         include_stop_str_in_output: keep the stop string (or stop token's text) in the answer.
         ignore_eos: do not end at the model's end tokens.
+        logit_bias: added to the logits of these token ids, from -100 to 100 each.
+        allowed_token_ids: only these may be generated; end tokens too must be among them to be possible.
+        bad_words: texts that must not be generated. A word is forbidden as it is written in tokens at the beginning of
+            a text and after a space; the last of its tokens is ruled out where the output has the others.
+        bad_token_ids: sequences of token ids that must not be generated: what ``bad_words`` become.
+        logprobs: log-probabilities of each output token and of so many most likely ones; ``None`` for none at all.
+            They are the model's own, before temperature, penalties, bias and masks.
+        prompt_logprobs: the same for the tokens of the prompt.
+        grammar: what the output must look like; the request then ends at the model's end token where the grammar is
+            complete, whatever ``ignore_eos`` and ``min_tokens`` say.
         n: independent choices to generate for one prompt.
         skip_special_tokens: leave special tokens out of the text.
         detokenize: make text at all.
@@ -57,6 +72,13 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
     n: int = 1
     skip_special_tokens: bool = True
     detokenize: bool = True
@@ -85,6 +107,28 @@ class SamplingParams:
                     f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", param="min_tokens"
                 )
         _check_stop(self.stop)
+        self._check_edits()
+        self._check_logprobs()
+
+    def _check_edits(self) -> None:
+        if self.logit_bias:
+            _check_bias(self.logit_bias)
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise InvalidRequestError(
+                    "allowed_token_ids must not be empty: nothing could be generated", param="allowed_token_ids"
+                )
+        if self.bad_words or self.bad_token_ids:
+            words = (self.bad_words,) if isinstance(self.bad_words, str) else self.bad_words
+            object.__setattr__(self, "bad_words", _as_tuple("bad_words", words))
+            object.__setattr__(self, "bad_token_ids", tuple(tuple(word) for word in self.bad_token_ids))
+            _check_bad_words(self.bad_words)
+
+    def _check_logprobs(self) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            if (number := getattr(self, name)) is not None:
+                _check_whole(name, number, 0, 2**31 - 1)
 
     @property
     def is_greedy(self) -> bool:
@@ -95,6 +139,11 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether the choice depends on which tokens came before."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether tokens are favoured or ruled out, however the model rates them."""
+        return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_token_ids)
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
@@ -143,3 +192,29 @@ def _check_stop(stop: tuple[str, ...]) -> None:
         raise InvalidRequestError(
             f"a stop string may have {MAX_STOP_CHARS} characters at most, got one of {longest}", param="stop"
         )
+
+
+def _check_bias(bias: Mapping[int, float]) -> None:
+    if not isinstance(bias, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequestError(f"logit_bias must map token ids to numbers, got {bias!r}", param="logit_bias")
+    for token_id, value in bias.items():
+        _check_whole("logit_bias", token_id, 0, 2**31 - 1)
+        _check_range("logit_bias", value, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+
+
+def _check_bad_words(words: tuple[str, ...]) -> None:
+    if len(words) > MAX_BAD_WORDS:
+        raise InvalidRequestError(
+            f"bad_words may have {MAX_BAD_WORDS} words at most, got {len(words)}", param="bad_words"
+        )
+    for word in cast("tuple[object, ...]", words):
+        if not isinstance(word, str):
+            raise InvalidRequestError("bad_words must hold strings only", param="bad_words")
+        if not word.strip():
+            raise InvalidRequestError(
+                f"bad_words must not contain a word without any character but spaces, got {word!r}", param="bad_words"
+            )
+        if len(word) > MAX_STOP_CHARS:
+            raise InvalidRequestError(
+                f"a bad word may have {MAX_STOP_CHARS} characters at most, got one of {len(word)}", param="bad_words"
+            )

@@ -3,7 +3,7 @@
 Knows nothing of how the step was decided.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from chairlift.core.events import TokensEmitted
@@ -11,7 +11,7 @@ from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import InFlightStep
-from chairlift.core.step_plan import StepResult
+from chairlift.core.step_plan import PromptLogprobs, StepResult
 
 KeepsRow = Callable[[Request], bool]
 """Whether the row of a running request goes on executing after it finishes."""
@@ -40,7 +40,8 @@ def take_in(
         state.costs.observe_copies(record.num_swapped_pages, result.swap_duration_ns)
         state.host.release(record.host_leases)
     rows = record.decodes + sampled
-    take = _take_special_tokens if result.failed_rows or result.logprobs else _take_tokens
+    is_special = result.failed_rows or result.logprobs or result.prompt_logprobs
+    take = _take_special_tokens if is_special else _take_tokens
     updates = take(state, keeps_row, rows, result)
     for request in record.filled:
         if request.finish_reason is None:
@@ -97,7 +98,11 @@ def _take_tokens(
         if token_id in request.stop_token_ids or len(tokens) > request.max_computed_tokens:
             append(_end_with(state, keeps_row, request, token_id))
         else:
-            append(make(RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None)))
+            append(
+                make(
+                    RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None, None)
+                )
+            )
     _note_tokens(state, result.step, updates)
     return updates
 
@@ -105,7 +110,7 @@ def _take_tokens(
 def _take_special_tokens(
     state: SchedulerState, keeps_row: KeepsRow, rows: list[Request], result: StepResult
 ) -> list[RequestUpdate]:
-    """The same for a step with rows that failed, or that have log-probabilities."""
+    """The same for a step with rows that failed, or with log-probabilities."""
     updates: list[RequestUpdate] = []
     for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
         if request.finish_reason is not None:
@@ -120,6 +125,19 @@ def _take_special_tokens(
         update = _end_with(state, keeps_row, request, token_id)
         updates.append(update._replace(logprobs=result.logprobs.get(row)))
     _note_tokens(state, result.step, [update for update in updates if update.token_ids])
+    return _with_prompt_logprobs(state, updates, result.prompt_logprobs) if result.prompt_logprobs else updates
+
+
+def _with_prompt_logprobs(
+    state: SchedulerState, updates: list[RequestUpdate], found: Mapping[int, PromptLogprobs]
+) -> list[RequestUpdate]:
+    """Add them to the updates of their requests; a request without a token in this step gets an update for them."""
+    updates = [update._replace(prompt_logprobs=found.get(update.request_id)) for update in updates]
+    updated = {update.request_id for update in updates}
+    for request_id, logprobs in found.items():
+        if request_id not in updated and (request := state.requests.get(request_id)) is not None:
+            cached = request.num_cached_tokens or 0
+            updates.append(RequestUpdate(request_id, (), None, None, cached, None, logprobs))
     return updates
 
 

@@ -107,13 +107,22 @@ class StepPlan:
     swapped_in: tuple[PageCopy, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probability of a sampled token and of the most likely alternatives, most likely first."""
+class TokenLogprobs(NamedTuple):
+    """How likely the model found a token, before anything changed its logits, and what it found most likely.
+
+    ``rank`` is 1 for the most likely token; ``top`` has ids and log-probabilities, most likely first.
+    """
 
     token_logprob: float
     rank: int
     top: tuple[tuple[int, float], ...] = ()
+
+
+class PromptLogprobs(NamedTuple):
+    """What the tokens of a prompt at ``start`` and after it were like; the first token of all has nothing before it."""
+
+    start: int
+    logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,9 @@ class StepResult:
     failed_rows: tuple[int, ...] = ()
     """Sampling rows (indices in row order) whose logits were not finite: their token is meaningless, and their
     request, no other, ends with an error."""
+    prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict[int, PromptLogprobs])
+    """By request id, for chunks of requests whose sampling asks for them. What is computed a second time after a
+    preemption is told a second time."""
 
 
 @dataclass(slots=True)

@@ -43,12 +43,14 @@ class EngineConnection:
             scheduler=settings.scheduler,
             policy=settings.policy,
             queue=settings.queue,
+            answers=settings.answers,
             tenants=tenants,
             decision_log=settings.server.decision_log,
             socket_dir=str(socket_dir),
             inbound_address=inbound_address,
             outbound_address=outbound_address,
             log_level=settings.server.log_level,
+            log_format=settings.observability.log_format,
         )
         self._context = zmq.asyncio.Context()
         self._outbox: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
@@ -83,7 +85,6 @@ class EngineConnection:
             raise EngineUnavailableError("the engine process was not started")
         return self._process
 
-    def send(self, message: Inbound) -> None:
     @property
     def is_stopped(self) -> bool:
         """Whether the process is stopped, as by SIGSTOP; never where the system does not tell (only Linux does)."""
@@ -95,6 +96,7 @@ class EngineConnection:
             return False
         return state.rpartition(")")[2].split()[:1] == ["T"]
 
+    def send(self, message: Inbound) -> None:
         """Send a message without waiting; it may never arrive if the process dies.
 
         Raises:

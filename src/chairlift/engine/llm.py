@@ -5,7 +5,7 @@ Knows nothing of HTTP. Nothing runs between two calls.
 
 import itertools
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -16,10 +16,11 @@ from tqdm import tqdm
 from chairlift.config.load import load_settings
 from chairlift.config.sections import QueueSettings
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.engine.bad_words import with_bad_tokens
 from chairlift.engine.build import build_engine, locate_model
 from chairlift.engine.messages import Choice, ModelInfo
 from chairlift.engine.offline_run import OfflineRun, RunStats
-from chairlift.engine.outputs import ChoiceDelta, CompletionOutput, RequestOutput
+from chairlift.engine.outputs import ChoiceDelta, CompletionOutput, RequestOutput, describe_token
 from chairlift.engine.prompts import EncodedPrompt, Prompt, encode_prompt, match_sampling, split_prompts
 from chairlift.engine.seeds import SeedSource
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
@@ -89,7 +90,7 @@ class LLM:
             InvalidRequestError: a prompt or its sampling choices are wrong.
         """
         encoded = [encode_prompt(prompt, self._tokenizer.encode) for prompt in split_prompts(prompts)]
-        return self._run(encoded, match_sampling(sampling_params, len(encoded)), use_tqdm=use_tqdm)
+        return self._run(encoded, self._match(sampling_params, len(encoded)), use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -114,12 +115,12 @@ class LLM:
             )
             # The template has written the special tokens already.
             encoded.append(EncodedPrompt(text, tuple(self._tokenizer.encode(text, add_special_tokens=False))))
-        return self._run(encoded, match_sampling(sampling_params, len(encoded)), use_tqdm=use_tqdm)
+        return self._run(encoded, self._match(sampling_params, len(encoded)), use_tqdm=use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[ChoiceDelta]:
         """Generate for one prompt and yield what is new as it comes; leaving the loop early aborts."""
         encoded = [encode_prompt(prompt, self._tokenizer.encode)]
-        with self._start(encoded, match_sampling(sampling_params, 1)) as run:
+        with self._start(encoded, self._match(sampling_params, 1)) as run:
             for _, delta in run.deltas():
                 yield delta
 
@@ -139,6 +140,16 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _match(
+        self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> list[SamplingParams]:
+        matched = match_sampling(sampling_params, num_prompts)
+        known: dict[int, SamplingParams] = {}
+        for sampling in matched:
+            if id(sampling) not in known:
+                known[id(sampling)] = with_bad_tokens(sampling, self._tokenizer.encode)
+        return [known[id(sampling)] for sampling in matched]
 
     @contextmanager
     def _start(
@@ -190,19 +201,28 @@ class LLM:
             num_output_tokens = 0
             for place, delta in run.deltas():
                 num_output_tokens += len(delta.token_ids)
-                if _add(results[place], delta):
+                if _add(results[place], delta, self._tokenizer.token_text):
                     bar.set_postfix_str(f"{num_output_tokens} output tokens", refresh=False)
                     bar.update()
             self.last_run_stats = run.stats
         return results
 
 
-def _add(result: RequestOutput, delta: ChoiceDelta) -> bool:
+def _add(result: RequestOutput, delta: ChoiceDelta, token_text: Callable[[int], str]) -> bool:
     """Put a delta where it belongs; true if the whole request ended with it."""
     output = result.outputs[delta.index]
     output.token_ids.extend(delta.token_ids)
     output.text += delta.text
     result.num_cached_tokens = max(result.num_cached_tokens, delta.num_cached_tokens or 0)
+    if delta.logprobs:
+        output.logprobs = output.logprobs or []
+        output.cumulative_logprob = output.cumulative_logprob or 0.0
+        for token_id, found in zip(delta.token_ids, delta.logprobs, strict=True):
+            output.logprobs.append(describe_token(token_id, found, token_text))
+            output.cumulative_logprob += found.token_logprob
+    if delta.prompt_logprobs is not None:
+        pairs = zip(result.prompt_token_ids[1:], delta.prompt_logprobs, strict=True)
+        result.prompt_logprobs = [None, *(describe_token(token_id, found, token_text) for token_id, found in pairs)]
     if delta.finish_reason is None:
         return False
     output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason

@@ -39,16 +39,18 @@ _QUESTION_PAUSE = 9
 most, however often clients ask."""
 
 _STALLED_POLL_MS = 100
+_GRAMMAR_POLL_MS = 2
+"""How often an engine without other work looks whether a grammar is ready."""
 _NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
 
-class EngineLoop:
-    """Drives a runner.
 _Handled = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Explain | ListRequests | Configure | Shutdown
 
 
+class EngineLoop:
+    """Drives a runner.
 
     Args:
         runner: the engine.
@@ -116,6 +118,9 @@ _Handled = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Expla
             timeout_ms = 0
             if self._is_stopping:
                 break
+        if self._runner.has_held:
+            self._verdicts.extend(self._runner.take_verdicts(self._clock()))
+            self._is_resting = self._is_resting and not self._verdicts
         if self._verdicts:
             self._send(Verdicts(tuple(self._verdicts)))
             self._verdicts.clear()
@@ -125,6 +130,8 @@ _Handled = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Expla
         if not self._is_resting or self._questions:
             return 0
         timeout_ms = _STALLED_POLL_MS if self._runner.has_unfinished else None
+        if self._runner.has_held:
+            timeout_ms = _GRAMMAR_POLL_MS
         expiry_ns = self._runner.next_expiry_ns
         if expiry_ns is None:
             return timeout_ms
@@ -134,7 +141,9 @@ _Handled = AddRequest | AbortRequests | FinishRequest | ResetPrefixCache | Expla
     def _handle(self, message: _Handled) -> None:
         match message:
             case AddRequest():
-                self._verdicts.append(self._runner.add(message, self._clock()))
+                verdict = self._runner.add(message, self._clock())
+                if verdict is not None:
+                    self._verdicts.append(verdict)
             case AbortRequests():
                 self._runner.abort(message.request_ids, self._clock())
             case FinishRequest():

@@ -28,8 +28,16 @@ from typing import Any
 import msgspec
 
 from chairlift.config.resolved import SchedulerConfig, TenantTable
-from chairlift.config.sections import CacheSettings, ModelSettings, PolicySettings, QueueSettings, SchedulerSettings
+from chairlift.config.sections import (
+    AnswerSettings,
+    CacheSettings,
+    ModelSettings,
+    PolicySettings,
+    QueueSettings,
+    SchedulerSettings,
+)
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import PromptLogprobs, TokenLogprobs
 from chairlift.observability.step_stats import StepStats
 
 MAX_MESSAGE_BYTES = 64 * 2**20
@@ -47,12 +55,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerSettings
     policy: PolicySettings
     queue: QueueSettings
+    answers: AnswerSettings = AnswerSettings()
     tenants: TenantTable = TenantTable()
     decision_log: str | None = None
     socket_dir: str
     inbound_address: str
     outbound_address: str
     log_level: str
+    log_format: str = "text"
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +162,10 @@ class Configure(msgspec.Struct, frozen=True, tag="configure"):
     changes: dict[str, Any] = {}
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Are you there? Answered by :class:`Pong`, between two steps."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Exit now. Whoever wants running requests to end first waits before sending it."""
 
@@ -162,10 +176,6 @@ Inbound = (
 
 
 # --------------------------------------------------------------------------------------------------------- outbound
-
-class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Are you there? Answered by :class:`Pong`, between two steps."""
-
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -205,6 +215,9 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str | None = None
     stop_token: int | None = None
     num_cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token, if they were asked for."""
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):

@@ -22,6 +22,7 @@ from chairlift.engine.runner import EngineRunner
 from chairlift.engine.tokenizer import EngineTokenizer
 
 _NS_PER_S = 1e9
+_GRAMMAR_POLL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,9 @@ class OfflineRun:
             stop_token_ids=end_tokens(sampling, self._runner.info.eos_token_ids),
         )
         verdict = self._runner.add(message, time.monotonic_ns())
+        while verdict is None:
+            time.sleep(_GRAMMAR_POLL_S)
+            verdict = next(iter(self._runner.take_verdicts(time.monotonic_ns())), None)
         if verdict.error is not None:
             raise to_error(verdict)
         for index, choice in enumerate(choices):
@@ -157,11 +161,14 @@ class OfflineRun:
                 yield found[0], self._apply(update, found[1])
 
     def _apply(self, update: RequestUpdate, processor: ChoiceProcessor) -> ChoiceDelta:
+        if update.prompt_logprobs is not None:
+            processor.note_prompt(update.prompt_logprobs)
         delta = processor.process(
             update.token_ids,
             finish_reason=update.finish_reason.value if update.finish_reason is not None else None,
             stop_token=update.stop_token,
             num_cached_tokens=update.num_cached_tokens,
+            logprobs=() if update.logprobs is None else (update.logprobs,),
         )
         self._num_output_tokens += len(delta.token_ids)
         if processor.ended_here:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import PromptLogprobs, TokenLogprobs
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.tokenizer import EngineTokenizer
 from chairlift.tokenization.stop_strings import StopChecker
@@ -37,6 +38,10 @@ class ChoiceProcessor:
             else None
         )
         self._stop_string: str | None = None
+        self._num_chars = 0
+        """Characters of all tokens so far, those held back and cut off included."""
+        tells_prompt = index == 0 and sampling.prompt_logprobs is not None
+        self._prompt_logprobs: list[TokenLogprobs] | None = [] if tells_prompt else None
 
     def process(
         self,
@@ -45,6 +50,7 @@ class ChoiceProcessor:
         finish_reason: str | None = None,
         stop_token: int | None = None,
         num_cached_tokens: int | None = None,
+        logprobs: Sequence[TokenLogprobs] = (),
     ) -> ChoiceDelta:
         """Take what a step brought for this choice, and return what is new to its reader.
 
@@ -54,10 +60,12 @@ class ChoiceProcessor:
             self.num_cached_tokens = num_cached_tokens
         hidden_token = stop_token if not self._sampling.include_stop_str_in_output else None
         parts: list[str] = []
+        offsets: list[int] = []
         num_taken = 0
         for position, token_id in enumerate(token_ids, 1):
             num_taken = position
             is_hidden = hidden_token is not None and position == len(token_ids)
+            offsets.append(self._num_chars)
             parts.append(self._take(token_id, is_hidden=is_hidden))
             if self._stop_string is not None:
                 break
@@ -72,13 +80,29 @@ class ChoiceProcessor:
             num_cached_tokens=self.num_cached_tokens,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason(stop_token),
+            logprobs=tuple(logprobs[:num_taken]),
+            text_offsets=tuple(offsets) if logprobs else (),
+            prompt_logprobs=self._take_prompt_logprobs() if num_taken else None,
         )
+
+    def note_prompt(self, found: PromptLogprobs) -> None:
+        """Keep what a step said about some of the prompt's tokens; what it says a second time is the same."""
+        known = self._prompt_logprobs
+        if known is not None:
+            # Index 0 is the prompt's second token: the first one has no log-probability.
+            known.extend(found.logprobs[len(known) - (found.start - 1) :])
+
+    def _take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...] | None:
+        known, self._prompt_logprobs = self._prompt_logprobs, None
+        return None if known is None else tuple(known)
 
     def _take(self, token_id: int, *, is_hidden: bool) -> str:
         self.num_output_tokens += 1
         if self._detokenizer is None or is_hidden:
             return ""
-        return self._check(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        self._num_chars += len(text)
+        return self._check(text)
 
     def _check(self, text: str) -> str:
         if self._stop_checker is None or not text:
@@ -108,24 +132,66 @@ class ChoiceProcessor:
         return stop_token if stop_token in self._sampling.stop_token_ids else None
 
 
+class PromptLogprobsGate:
+    """Gives every choice of a prompt the prompt's log-probabilities, though only the first choice computes them.
+
+    Deltas of the other choices are held back until the first one has told; each choice's first delta then has them.
+    """
+
+    def __init__(self) -> None:
+        self._found: tuple[TokenLogprobs, ...] | None = None
+        self._is_open = False
+        self._told: set[int] = set()
+        self._held: list[ChoiceDelta] = []
+
+    def let_through(self, delta: ChoiceDelta) -> list[ChoiceDelta]:
+        """Take a delta and return what may go out now, in order."""
+        if not self._is_open:
+            if delta.prompt_logprobs is None and not (delta.index == 0 and delta.finish_reason is not None):
+                self._held.append(delta)
+                return []
+            self._is_open, self._found = True, delta.prompt_logprobs
+        held, self._held = self._held, []
+        return [self._completed(one) for one in (delta, *held)]
+
+    def _completed(self, delta: ChoiceDelta) -> ChoiceDelta:
+        if delta.index in self._told:
+            return delta
+        self._told.add(delta.index)
+        return replace(delta, prompt_logprobs=self._found)
+
+
 class _Unread:
     """What is pending of one choice: pieces to join, and the last delta for everything that is not added up."""
 
-    __slots__ = ("last", "texts", "token_ids")
+    __slots__ = ("last", "logprobs", "prompt_logprobs", "text_offsets", "texts", "token_ids")
 
     def __init__(self, delta: ChoiceDelta) -> None:
         self.texts = [delta.text]
         self.token_ids = list(delta.token_ids)
+        self.logprobs = list(delta.logprobs)
+        self.text_offsets = list(delta.text_offsets)
+        self.prompt_logprobs = delta.prompt_logprobs
         self.last = delta
 
     def add(self, delta: ChoiceDelta) -> None:
         if delta.text:
             self.texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
+        self.logprobs.extend(delta.logprobs)
+        self.text_offsets.extend(delta.text_offsets)
+        self.prompt_logprobs = delta.prompt_logprobs if self.prompt_logprobs is None else self.prompt_logprobs
         self.last = delta
 
     def merged(self) -> ChoiceDelta:
-        return replace(self.last, text="".join(self.texts), token_ids=tuple(self.token_ids))
+        return replace(
+            self.last,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            text_offsets=tuple(self.text_offsets),
+            prompt_logprobs=self.prompt_logprobs,
+        )
 
 
 class DeltaBuffer:

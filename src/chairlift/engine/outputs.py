@@ -3,7 +3,10 @@
 Knows nothing of transports.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from chairlift.core.step_plan import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,10 @@ class ChoiceDelta:
     ``stop_reason`` is the stop string or stop token id that ended it, ``None`` for the model's own end token.
     ``num_output_tokens`` counts the choice's tokens so far; ``num_cached_tokens`` the prompt tokens that came from
     the prefix cache (``None`` until known, then constant).
+
+    ``logprobs`` and ``text_offsets`` have one entry for each token if log-probabilities were asked for; an offset is
+    the place in the choice's text where the token's own text begins. ``prompt_logprobs``, if asked for, come once, in
+    the choice's first delta: one for each prompt token but the first.
     """
 
     index: int
@@ -24,22 +31,40 @@ class ChoiceDelta:
     num_cached_tokens: int | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    text_offsets: tuple[int, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """How likely the model found a token; ``rank`` is 1 for the most likely one."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+Logprobs = Mapping[int, Logprob]
+"""A token and the most likely alternatives, by token id."""
 
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One finished choice."""
+    """One finished choice; ``logprobs``, if asked for, have one entry for each token."""
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    cumulative_logprob: float | None = None
+    logprobs: list[Logprobs] | None = None
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """One finished request with all its choices."""
+    """One finished request with all its choices; of ``prompt_logprobs`` the first is ``None``, as nothing precedes."""
 
     request_id: str
     prompt: str | None
@@ -47,3 +72,12 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
     finished: bool = True
+    prompt_logprobs: list[Logprobs | None] | None = None
+
+
+def describe_token(token_id: int, found: TokenLogprobs, token_text: Callable[[int], str]) -> Logprobs:
+    """Return the log-probabilities at one place as vLLM has them: the token's own, and those of the alternatives."""
+    described = {token: Logprob(logprob, rank, token_text(token)) for rank, (token, logprob) in enumerate(found.top, 1)}
+    if token_id not in described:
+        described = {token_id: Logprob(found.token_logprob, found.rank, token_text(token_id)), **described}
+    return described

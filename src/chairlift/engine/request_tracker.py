@@ -18,7 +18,7 @@ from typing import Protocol
 
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.messages import AbortRequests, Choice, FinishRequest, Inbound, Update
-from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer
+from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer, PromptLogprobsGate
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import EngineTokenizer
@@ -90,6 +90,7 @@ class RequestTracker:
             for index, choice in enumerate(choices)
         }
         self._buffer = DeltaBuffer()
+        self._gate = PromptLogprobsGate() if sampling.prompt_logprobs is not None else None
         self._changed = asyncio.Event()
         self._is_accepted = False
         self._error: ChairliftError | None = None
@@ -136,7 +137,7 @@ class RequestTracker:
         self._owner.tell(AbortRequests(tuple(self._live)))
         now_ns = self._owner.now_ns()
         for request_id, processor in list(self._live.items()):
-            self._buffer.put(processor.process((), finish_reason="abort"))
+            self._put(processor.process((), finish_reason="abort"))
             self._end(request_id, "abort", now_ns)
         self._changed.set()
 
@@ -150,20 +151,32 @@ class RequestTracker:
         if update.finish_reason in _LATE and not processor.num_output_tokens:
             self._give_up(request_id, update.finish_reason, now_ns)
             return
+        if update.prompt_logprobs is not None:
+            processor.note_prompt(update.prompt_logprobs)
+            if not update.token_ids and update.finish_reason is None:
+                return
         delta = processor.process(
             update.token_ids,
             finish_reason=update.finish_reason,
             stop_token=update.stop_token,
             num_cached_tokens=update.num_cached_tokens,
+            logprobs=update.logprobs,
         )
         if delta.token_ids:
             self._record.tokens(request_id, len(delta.token_ids), now_ns)
-        self._buffer.put(delta)
+        self._put(delta)
         if processor.ended_here:
             self._owner.tell(FinishRequest(request_id, processor.num_output_tokens))
         if delta.finish_reason is not None:
             self._end(request_id, delta.finish_reason, now_ns)
         self._changed.set()
+
+    def _put(self, delta: ChoiceDelta) -> None:
+        if self._gate is None:
+            self._buffer.put(delta)
+            return
+        for one in self._gate.let_through(delta):
+            self._buffer.put(one)
 
     async def wait_accepted(self) -> None:
         """Return when the engine has taken the request in.

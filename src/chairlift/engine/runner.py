@@ -10,11 +10,12 @@ from chairlift.config.changes import check_changes
 from chairlift.config.sections import QueueSettings
 from chairlift.core import invariants
 from chairlift.core.outcome import RequestUpdate, StepOutcome
-from chairlift.core.request import FinishReason, Request
+from chairlift.core.request import BlockedOn, FinishReason, Request
 from chairlift.core.scheduler import Scheduler
 from chairlift.core.stepper import Stepper
 from chairlift.core.wait_prediction import Newcomer
 from chairlift.engine.engine_events import EngineEvents
+from chairlift.engine.grammar_gate import GrammarGate
 from chairlift.engine.messages import (
     AddRequest,
     Choice,
@@ -44,7 +45,13 @@ class EngineRunner:
     """One engine: a scheduler, a stepper and the executor behind it. Single-threaded."""
 
     def __init__(
-        self, scheduler: Scheduler, stepper: Stepper, events: EngineEvents, queue: QueueSettings, info: ModelInfo
+        self,
+        scheduler: Scheduler,
+        stepper: Stepper,
+        events: EngineEvents,
+        queue: QueueSettings,
+        info: ModelInfo,
+        grammars: GrammarGate | None = None,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
@@ -52,6 +59,7 @@ class EngineRunner:
         self._events = events
         self._queue = queue
         self._gate = QueueGate(queue)
+        self._grammars = GrammarGate(None) if grammars is None else grammars
         self._statuses = RequestStatuses(scheduler)
         self._reasons_due_ns = 0
 
@@ -65,8 +73,31 @@ class EngineRunner:
         """When the next request ends by itself because it waited too long or its deadline passes."""
         return self._scheduler.next_expiry_ns
 
-    def add(self, message: AddRequest, now_ns: int) -> Verdict:
-        """Queue all choices of a request, or none of them. The verdict says which, and why."""
+    @property
+    def has_held(self) -> bool:
+        """Whether any request waits for its grammar."""
+        return len(self._grammars) > 0
+
+    def add(self, message: AddRequest, now_ns: int) -> Verdict | None:
+        """Queue all choices of a request, or none of them. The verdict says which, and why.
+
+        ``None`` if its grammar has to be compiled first: the verdict is then among those of :meth:`take_verdicts`.
+        """
+        try:
+            if self._grammars.holds(message, now_ns):
+                return None
+        except InvalidRequestError as error:
+            return to_verdict(message.request_id, error)
+        return self._admit(message, now_ns)
+
+    def take_verdicts(self, now_ns: int) -> list[Verdict]:
+        """Queue or refuse the requests whose grammar is ready, or will not be."""
+        return [
+            self._admit(message, now_ns) if error is None else to_verdict(message.request_id, error)
+            for message, error in self._grammars.take_settled(now_ns)
+        ]
+
+    def _admit(self, message: AddRequest, now_ns: int) -> Verdict:
         requests = [_to_request(message, choice, now_ns) for choice in message.choices]
         newcomer = Newcomer(len(message.prompt_token_ids), len(requests), message.priority, message.tenant)
         try:
@@ -87,6 +118,8 @@ class EngineRunner:
 
     def abort(self, request_ids: Sequence[int], now_ns: int) -> None:
         """End requests that nobody wants any more; unknown ids are fine."""
+        if len(self._grammars):
+            self._grammars.drop(request_ids)
         for request_id in request_ids:
             self._scheduler.abort(request_id)
 
@@ -104,13 +137,20 @@ class EngineRunner:
 
     def explain(self, question: Explain, now_ns: int) -> Explained:
         """Say what requests wait for; nothing changes."""
-        return Explained(question.question, self._statuses.find(question.request_ids, now_ns))
+        statuses = self._statuses.find(question.request_ids, now_ns)
+        if len(self._grammars):
+            held = {status.request_id: status for status in self._grammars.statuses(now_ns, question.request_ids)}
+            pairs = zip(question.request_ids, statuses, strict=True)
+            statuses = tuple(status or held.get(request_id) for request_id, status in pairs)
+        return Explained(question.question, statuses)
 
     def list_requests(self, question: ListRequests, now_ns: int) -> Listed:
         """Say who runs and who is first in the queue; nothing changes."""
         running, waiting = running_and_waiting(self._scheduler, question.limit, now_ns)
         scheduler = self._scheduler
-        return Listed(question.question, running, waiting, scheduler.num_running, scheduler.num_waiting)
+        held = self._grammars.statuses(now_ns)
+        waiting = (*waiting, *held)[: question.limit]
+        return Listed(question.question, running, waiting, scheduler.num_running, scheduler.num_waiting + len(held))
 
     def configure(self, message: Configure, now_ns: int) -> Configured:
         """Change settings, all of them or none, and say what is in force."""
@@ -174,7 +214,10 @@ class EngineRunner:
         if not is_due and now_ns < self._reasons_due_ns:
             return None
         self._reasons_due_ns = now_ns + _REASONS_INTERVAL_NS
-        return count_by_reason(self._scheduler)
+        counts = count_by_reason(self._scheduler)
+        if len(self._grammars):
+            counts[BlockedOn.GRAMMAR.value] = len(self._grammars)
+        return counts
 
     def find_violations(self) -> list[str]:
         """Check the scheduler's state against itself; an empty list is good."""
@@ -198,16 +241,22 @@ def _to_update(update: RequestUpdate) -> Update:
         update.finish_reason.value if update.finish_reason is not None else None,
         update.stop_token,
         update.num_cached_tokens,
+        () if update.logprobs is None else (update.logprobs,),
+        update.prompt_logprobs,
     )
 
 
 def _to_request(message: AddRequest, choice: Choice, now_ns: int) -> Request:
     # What passed since the arrival, in the other process and on the way, is gone from its deadlines.
     arrival_ns = now_ns if message.arrival_ns is None else message.arrival_ns
+    sampling = message.sampling
+    if sampling.prompt_logprobs is not None and choice is not message.choices[0]:
+        # They are the same for all choices, so the first one computes them and the others share its pages.
+        sampling = replace(sampling, prompt_logprobs=None)
     return Request(
         choice.request_id,
         message.prompt_token_ids,
-        message.sampling,
+        sampling,
         seed=choice.seed,
         stop_token_ids=message.stop_token_ids,
         priority=message.priority,

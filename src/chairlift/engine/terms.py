@@ -12,8 +12,10 @@ _NS_PER_MS = 1_000_000
 class Terms:
     """The terms of one request.
 
-    ``label`` is the client's name for it; it need not be unique and decides nothing. Deadlines are in milliseconds
-    from ``arrival_ns``, the time on this machine's monotonic clock at which the request had arrived; ``None`` is now.
+    ``label`` is the client's name for it; it need not be unique and decides nothing. ``answer_id`` is the id that its
+    answer has, and ``traceparent`` the trace that it belongs to, both for logs and traces alone. Deadlines are in
+    milliseconds from ``arrival_ns``, the time on this machine's monotonic clock at which the request had arrived;
+    ``None`` is now.
     """
 
     tenant: str = ""
@@ -22,6 +24,8 @@ class Terms:
     deadline_ms: float | None = None
     cache_salt: str | None = None
     label: str | None = None
+    answer_id: str | None = None
+    traceparent: str | None = None
     arrival_ns: int | None = None
 
 

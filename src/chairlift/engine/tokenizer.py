@@ -57,6 +57,10 @@ class EngineTokenizer(Protocol):
         """Return the text of ids."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text."""
+        ...
+
     def token_text(self, token_id: int) -> str:
         """Return a token's text alone."""
         ...
@@ -83,15 +87,15 @@ def build_tokenizer(
 ) -> EngineTokenizer:
     """Load the tokenizer that belongs to the model; the toy one if there are no files.
 
-    Raises:
-        ModelLoadError: the model's files hold none.
-    """
-    if source is None:
     Args:
         source: the model's files.
         chat_template: a file with a chat template, instead of the model's own.
         limits: those of the server, for chat templates; the defaults if absent.
 
+    Raises:
+        ModelLoadError: the model's files hold none.
+    """
+    if source is None:
         return ByteTokenizer()
     # These bring libraries that the engine process does without.
     from chairlift.tokenization import load_tokenizer

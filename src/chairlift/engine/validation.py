@@ -56,6 +56,25 @@ def _check_sampling(sampling: SamplingParams, limits: Limits) -> None:
     if sampling.stop and not sampling.detokenize:
         raise InvalidRequestError("stop strings need detokenize=True: without text none can be found", param="stop")
     _check_token_ids(sampling.stop_token_ids, limits.vocab_size, param="stop_token_ids")
+    if sampling.has_edits:
+        _check_edits(sampling, limits.vocab_size)
+
+
+def _check_edits(sampling: SamplingParams, vocab_size: int) -> None:
+    _check_token_ids(tuple(sampling.logit_bias or ()), vocab_size, param="logit_bias")
+    for word in sampling.bad_token_ids:
+        _check_token_ids(word, vocab_size, param="bad_words")
+    never = {word[0] for word in sampling.bad_token_ids if len(word) == 1}
+    allowed = sampling.allowed_token_ids
+    if allowed is not None:
+        _check_token_ids(allowed, vocab_size, param="allowed_token_ids")
+        if never.issuperset(allowed):
+            raise InvalidRequestError(
+                f"nothing can be generated: bad_words rule out every one of the {len(allowed)} allowed_token_ids",
+                param="allowed_token_ids",
+            )
+    elif len(never) >= vocab_size:
+        raise InvalidRequestError("nothing can be generated: bad_words rule out every token", param="bad_words")
 
 
 def _check_prompt_length(num_tokens: int, sampling: SamplingParams, limits: Limits) -> None:

@@ -184,7 +184,7 @@ class _Search:
         return num_others > 0 and num_others + state.memory.pages_for(num_reserved) > quota
 
     def _waits_for_prefix(self, request: Request, start: Start) -> bool:
-        if request.is_promoted or request.host_lease is not None:
+        if request.is_promoted or request.host_lease is not None or request.sampling.prompt_logprobs is not None:
             return False
         return self._prefixes.has_next(request, len(start.pages))
 

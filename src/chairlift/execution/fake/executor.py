@@ -9,15 +9,24 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chairlift.core.step_plan import Chunk, PageCopy, PlanState, StepPlan, StepResult
+from chairlift.core.step_plan import Chunk, PageCopy, PlanState, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
 from chairlift.errors import ChairliftError
-from chairlift.execution.fake.model import NextToken, allowed_token, next_token
+from chairlift.execution.fake.grammar import GrammarFollower
+from chairlift.execution.fake.model import FittingToken, NextToken, allowed_token, fitting_token, next_token
+from chairlift.execution.fake.ratings import choose, rate
 
 _UNWRITTEN = -1
 
 
 class _Handle(NamedTuple):
     plan: StepPlan
+
+
+class _Outcome(NamedTuple):
+    tokens: list[int | None]
+    """One for each sampling row; ``None`` where the request permits no token."""
+    logprobs: dict[int, TokenLogprobs]
+    prompt_logprobs: dict[int, PromptLogprobs]
 
 
 class FakeExecutor:
@@ -33,6 +42,8 @@ class FakeExecutor:
         step_duration_ns: reported as each step's duration; the real one is measured if absent.
         copy_duration_ns: reported for each page that is copied between device and host; measured if absent.
         model: the next token of a context; the hash of :func:`next_token` if not given.
+        grammars: follows the grammars of requests; without it they are not followed.
+        fitting: chooses among the tokens that a grammar allows.
         pace_s: how long a step takes at least, to play a slower machine.
     """
 
@@ -46,6 +57,8 @@ class FakeExecutor:
         step_duration_ns: int | None = None,
         copy_duration_ns: int | None = None,
         model: NextToken = next_token,
+        grammars: GrammarFollower | None = None,
+        fitting: FittingToken = fitting_token,
         pace_s: float = 0.0,
     ) -> None:
         self.vocab_size = vocab_size
@@ -57,6 +70,8 @@ class FakeExecutor:
         self._step_duration_ns = step_duration_ns
         self._copy_duration_ns = copy_duration_ns
         self._model = model
+        self._grammars = grammars
+        self._fitting = fitting
         self._pace_s = pace_s
         self.num_steps = 0
 
@@ -79,22 +94,32 @@ class FakeExecutor:
         self._copy(plan.swapped_out, self._slots, self._host_slots)
         self._copy(plan.swapped_in, self._host_slots, self._slots)
         swap_duration_ns = self._swap_duration_ns(plan, start_ns)
-        tokens = self._run(plan)
+        outcome = self._run(plan)
         if self._pace_s:
             time.sleep(self._pace_s)
         duration_ns = self._step_duration_ns
         if duration_ns is None:
             duration_ns = time.perf_counter_ns() - start_ns
-        return StepResult(plan.step, tuple(tokens), duration_ns, swap_duration_ns=swap_duration_ns)
+        return StepResult(
+            plan.step,
+            tuple(token_id or 0 for token_id in outcome.tokens),
+            duration_ns,
+            logprobs=outcome.logprobs,
+            swap_duration_ns=swap_duration_ns,
+            failed_rows=tuple(row for row, token_id in enumerate(outcome.tokens) if token_id is None),
+            prompt_logprobs=outcome.prompt_logprobs,
+        )
 
     def close(self) -> None:
         """Forget everything."""
         self._submitted.clear()
 
-    def _run(self, plan: StepPlan) -> list[int]:
+    def _run(self, plan: StepPlan) -> _Outcome:
         self.num_steps += 1
         state = self._state
         state.apply(plan)
+        if self._grammars is not None:
+            self._grammars.forget(plan.ended)
         self._copy(plan.copies, self._slots, self._slots)
         rows = len(state.decodes) + sum(chunk.length + chunk.padding for chunk in plan.chunks)
         if rows != plan.num_tokens or len(state.decodes) != plan.num_decodes:
@@ -104,12 +129,33 @@ class FakeExecutor:
             self._write(request_id, state.requests[request_id].num_computed_tokens, 1)
         for chunk in plan.chunks:
             self._write(chunk.request_id, chunk.start, chunk.length, chunk.padding)
-        tokens = [
-            self._sample(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes
+        sampling = [(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes]
+        sampling.extend((chunk.request_id, chunk.start + chunk.length) for chunk in plan.chunks if chunk.samples)
+        outcome = _Outcome([self._sample(request_id, length) for request_id, length in sampling], {}, {})
+        for row, (request_id, length) in enumerate(sampling):
+            num_top = state.requests[request_id].request.sampling.logprobs
+            if num_top is not None:
+                outcome.logprobs[row] = self._rate(request_id, length, outcome.tokens[row] or 0, num_top)
+        for chunk in plan.chunks:
+            self._rate_prompt(chunk, outcome.prompt_logprobs)
+        state.advance(plan, [token_id or 0 for token_id in outcome.tokens])
+        return outcome
+
+    def _rate(self, request_id: int, context_length: int, token_id: int, num_top: int) -> TokenLogprobs:
+        likeliest = self._model(self._context(request_id, context_length), self.vocab_size, 0)
+        return rate(token_id, likeliest, self.vocab_size, num_top)
+
+    def _rate_prompt(self, chunk: Chunk, found: dict[int, PromptLogprobs]) -> None:
+        running = self._state.requests[chunk.request_id]
+        num_top = running.request.sampling.prompt_logprobs
+        end = min(chunk.start + chunk.length, running.request.num_prompt_tokens - 1)
+        if num_top is None or end <= chunk.start:
+            return
+        rated = [
+            self._rate(chunk.request_id, length, running.token_ids[length], num_top)
+            for length in range(chunk.start + 1, end + 1)
         ]
-        tokens.extend(self._sample_chunk(chunk) for chunk in plan.chunks if chunk.samples)
-        state.advance(plan, tokens)
-        return tokens
+        found[chunk.request_id] = PromptLogprobs(chunk.start + 1, tuple(rated))
 
     def _copy(self, copies: Sequence[PageCopy], source_slots: list[int], target_slots: list[int]) -> None:
         size = self._page_size
@@ -128,9 +174,6 @@ class FakeExecutor:
             return num_copies * self._copy_duration_ns
         return time.perf_counter_ns() - start_ns
 
-    def _sample_chunk(self, chunk: Chunk) -> int:
-        return self._sample(chunk.request_id, chunk.start + chunk.length)
-
     def _slot(self, request_id: int, position: int) -> int:
         page, offset = divmod(position, self._page_size)
         return self._state.requests[request_id].pages[page] * self._page_size + offset
@@ -142,13 +185,26 @@ class FakeExecutor:
         for position in range(start + length, start + length + padding):
             self._slots[self._slot(request_id, position)] = 0
 
-    def _sample(self, request_id: int, context_length: int) -> int:
-        running = self._state.requests[request_id]
-        context = [self._slots[self._slot(request_id, position)] for position in range(context_length)]
+    def _context(self, request_id: int, length: int) -> list[int]:
+        context = [self._slots[self._slot(request_id, position)] for position in range(length)]
         if _UNWRITTEN in context:
             raise ChairliftError(f"request {request_id} read a slot that nobody wrote")
+        return context
+
+    def _sample(self, request_id: int, context_length: int) -> int | None:
+        running = self._state.requests[request_id]
+        context = self._context(request_id, context_length)
         request = running.request
         seed = 0 if request.sampling.is_greedy else request.seed
+        if self._grammars is not None:
+            output = running.token_ids[request.num_prompt_tokens : context_length]
+            allowed = self._grammars.find_allowed(request, output)
+            if allowed is not None:
+                return self._fitting(context, allowed, seed)
         is_early = context_length - request.num_prompt_tokens < request.sampling.min_tokens
         forbidden = request.stop_token_ids if is_early else frozenset[int]()
+        if request.sampling.has_edits:
+            said = self._model(context, self.vocab_size, seed)
+            output = context[request.num_prompt_tokens :]
+            return choose(said, self.vocab_size, forbidden, request.sampling, output)
         return allowed_token(context, self.vocab_size, seed, forbidden, self._model)

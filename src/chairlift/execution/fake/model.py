@@ -9,6 +9,9 @@ from hashlib import blake2b
 NextToken = Callable[[Sequence[int], int, int], int]
 """(context token ids, vocabulary size, seed or 0 when greedy) -> token id."""
 
+FittingToken = Callable[[Sequence[int], Sequence[int], int], int]
+"""(context token ids, tokens that a grammar allows, seed or 0 when greedy) -> one of them."""
+
 
 def next_token(context: Sequence[int], vocab_size: int, seed: int = 0) -> int:
     """Return a token that depends on every token of the context, their order, and the seed."""
@@ -48,3 +51,8 @@ def allowed_token(
             break
         token_id = (token_id + 1) % vocab_size
     return token_id
+
+
+def fitting_token(context: Sequence[int], allowed: Sequence[int], seed: int) -> int:
+    """Return one of the allowed tokens, again by hash; 0 if there are none, since nothing can say so here."""
+    return allowed[next_token(context, len(allowed), seed)] if allowed else 0

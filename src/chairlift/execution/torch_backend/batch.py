@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chairlift.core.step_plan import Chunk, StepPlan
 from chairlift.errors import InvariantError
 from chairlift.execution.torch_backend.forward import ForwardBatch, PrefillRows
-from chairlift.execution.torch_backend.request_table import RequestTable
+from chairlift.execution.torch_backend.request_table import NO_LOGPROBS, RequestTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,17 @@ class SamplingRows:
     def part(self, rows: slice) -> "SamplingRows":
         """Return some of the rows."""
         return SamplingRows(self.table_rows[rows], self.positions[rows], self.step_rows[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTokens:
+    """Tokens of one prompt whose log-probabilities the step tells: those that follow some rows of its chunk."""
+
+    request_id: int
+    start: int
+    """Index of the first of them in the prompt."""
+    token_ids: NDArray[np.int64]
+    num_top: int
 
 
 class StandingBatch:
@@ -71,8 +82,11 @@ class StandingBatch:
         if len(self._decodes) != plan.num_decodes:
             raise InvariantError(f"step {plan.step} has {plan.num_decodes} decodes, but {len(self._decodes)} stand")
 
-    def rows(self, plan: StepPlan) -> tuple[ForwardBatch, SamplingRows]:
-        """Make the tensors of the step whose plan was just applied."""
+    def rows(self, plan: StepPlan) -> tuple[ForwardBatch, SamplingRows, list[ScoredTokens]]:
+        """Make the tensors of the step whose plan was just applied.
+
+        The step's ``sample_rows`` are the sampling rows and, behind them, one row for each scored token.
+        """
         num_decodes = len(self._decode_rows)
         num_tokens = num_decodes + sum(chunk.length + chunk.padding for chunk in plan.chunks)
         token_ids = np.zeros(num_tokens, np.int64)
@@ -93,6 +107,7 @@ class StandingBatch:
             prefills.append(self._prefill_rows(table_row, chunk, row_start))
             row_start = end
         sampling_rows = self._sampling_rows(plan, prefills, decode_positions)
+        scored, scoring_rows = self._scored_tokens(plan, prefills)
         batch = ForwardBatch(
             token_ids=self._tensor(token_ids),
             positions=self._tensor(np.minimum(positions, self._max_position)),
@@ -101,9 +116,9 @@ class StandingBatch:
             decode_page_tables=self._tensor(self._decode_page_tables(decode_positions)),
             decode_context_lengths=self._tensor((decode_positions + 1).astype(np.int32)),
             prefills=prefills,
-            sample_rows=sampling_rows.step_rows,
+            sample_rows=torch.cat((sampling_rows.step_rows, scoring_rows)) if scored else sampling_rows.step_rows,
         )
-        return batch, sampling_rows
+        return batch, sampling_rows, scored
 
     def advance(self, plan: StepPlan, sampling_rows: SamplingRows, token_ids: NDArray[np.int64]) -> None:
         """Record that the step ran and what it sampled."""
@@ -136,6 +151,21 @@ class StandingBatch:
             np.concatenate((decode_positions + 1, np.array(positions, np.int64))),
             self._tensor(np.concatenate((np.arange(len(self._decode_rows)), np.array(places, np.int64)))),
         )
+
+    def _scored_tokens(self, plan: StepPlan, prefills: list[PrefillRows]) -> tuple[list[ScoredTokens], torch.Tensor]:
+        scored: list[ScoredTokens] = []
+        rows: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        for chunk, prefill in zip(plan.chunks, prefills, strict=True):
+            table_row = self.table.row(chunk.request_id)
+            columns = self.table.sampling[table_row]
+            # The row at position q says what the model makes of the token at q + 1.
+            end = min(chunk.start + chunk.length, int(columns["num_prompt_tokens"]) - 1)
+            if columns["prompt_logprobs"] == NO_LOGPROBS or end <= chunk.start:
+                continue
+            token_ids = self.table.token_ids[table_row, chunk.start + 1 : end + 1].astype(np.int64)
+            scored.append(ScoredTokens(chunk.request_id, chunk.start + 1, token_ids, int(columns["prompt_logprobs"])))
+            rows.append(np.arange(prefill.row_start, prefill.row_start + len(token_ids)))
+        return scored, self._tensor(np.concatenate(rows))
 
     def _decode_page_tables(self, decode_positions: NDArray[np.int64]) -> NDArray[np.int32]:
         longest = int(decode_positions.max(initial=-1)) + 1

@@ -5,17 +5,19 @@ Knows nothing of model architectures, kernels or scheduling.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from chairlift.core.step_plan import StepPlan, StepResult
-from chairlift.execution.torch_backend.batch import SamplingRows, StandingBatch
+from chairlift.core.step_plan import PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+from chairlift.execution.torch_backend.batch import SamplingRows, ScoredTokens, StandingBatch
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kv_cache import KVCache
+from chairlift.execution.torch_backend.logit_edits import LogitEdit
+from chairlift.execution.torch_backend.logprobs import describe_tokens
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.sampler import Sampled, sample
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
@@ -54,18 +56,20 @@ class TorchExecutor:
         kv_cache: the pages' memory.
         batch: an empty record of running requests.
         draw: how tokens are drawn.
+        edits: what changes logits before the draw, beside what sampling parameters ask for.
         runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
             :meth:`submit` computes at once.
         on_close: ends what the model runs on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each part it is made of
         self,
         model: Model,
         kv_cache: KVCache,
         batch: StandingBatch,
         *,
         draw: Draw = draw_tokens,
+        edits: Sequence[LogitEdit] = (),
         runs_ahead: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,9 +77,14 @@ class TorchExecutor:
         self._kv_cache = kv_cache
         self._batch = batch
         self._draw = draw
+        self._edits = tuple(edits)
         self._on_close = on_close
         self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * model.config.vocab_size))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-executor") if runs_ahead else None
+
+    def add_edit(self, edit: LogitEdit) -> None:
+        """Let one more edit change logits before the draw; before the first step."""
+        self._edits = (*self._edits, edit)
 
     def submit(self, plan: StepPlan) -> Future[StepResult] | StepResult:
         """Start a step behind those already submitted."""
@@ -98,9 +107,10 @@ class TorchExecutor:
         self._batch.apply(plan)
         self._kv_cache.host.copy(plan.swapped_out, plan.swapped_in)
         self._kv_cache.copy_pages(plan.copies)
-        batch, rows = self._batch.rows(plan)
-        hidden = self._model.forward(batch, self._kv_cache.layers)  # [S, E]
-        sampled = self._sample(hidden, rows)
+        batch, rows, scored = self._batch.rows(plan)
+        hidden = self._model.forward(batch, self._kv_cache.layers)  # [S + scored tokens, E]
+        sampled = self._sample(hidden[: len(rows.positions)], rows)
+        prompt_logprobs = self._score(hidden[len(rows.positions) :], scored) if scored else {}
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
             logger.error("step %d: the model gave no finite logits for rows %s", plan.step, sampled.failed_rows)
@@ -110,6 +120,8 @@ class TorchExecutor:
             token_ids=tuple(sampled.token_ids.tolist()),
             duration_ns=time.perf_counter_ns() - started_ns,
             failed_rows=sampled.failed_rows,
+            logprobs=sampled.logprobs,
+            prompt_logprobs=prompt_logprobs,
             swap_duration_ns=swap_duration_ns,
         )
 
@@ -118,7 +130,28 @@ class TorchExecutor:
         for start in range(0, len(rows.positions), self._rows_at_once):
             some = slice(start, start + self._rows_at_once)
             logits = self._model.logits(hidden[some]).cpu()  # [S, V]
-            parts.append(sample(logits, self._batch.table, rows.part(some), self._draw))
+            parts.append(sample(logits, self._batch.table, rows.part(some), self._draw, self._edits))
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
-        failed = [index * self._rows_at_once + row for index, part in enumerate(parts) for row in part.failed_rows]
-        return Sampled(token_ids, tuple(failed))
+        starts = [index * self._rows_at_once for index in range(len(parts))]
+        failed = [start + row for start, part in zip(starts, parts, strict=True) for row in part.failed_rows]
+        logprobs = {
+            start + row: found
+            for start, part in zip(starts, parts, strict=True)
+            for row, found in part.logprobs.items()
+        }
+        return Sampled(token_ids, tuple(failed), logprobs)
+
+    def _score(self, hidden: torch.Tensor, scored: Sequence[ScoredTokens]) -> dict[int, PromptLogprobs]:
+        token_ids = np.concatenate([tokens.token_ids for tokens in scored])
+        num_top = np.repeat([tokens.num_top for tokens in scored], [len(tokens.token_ids) for tokens in scored])
+        found: list[TokenLogprobs] = []
+        for start in range(0, len(token_ids), self._rows_at_once):
+            some = slice(start, start + self._rows_at_once)
+            found.extend(describe_tokens(self._model.logits(hidden[some]).cpu(), token_ids[some], num_top[some]))
+        result: dict[int, PromptLogprobs] = {}
+        start = 0
+        for tokens in scored:
+            end = start + len(tokens.token_ids)
+            result[tokens.request_id] = PromptLogprobs(tokens.start, tuple(found[start:end]))
+            start = end
+        return result

@@ -1,4 +1,4 @@
-"""What changes logits before a token is drawn: repetition, presence and frequency penalties, and forbidden end tokens.
+"""What changes logits by the tokens that came before: repetition, presence and frequency penalties.
 
 Knows nothing of probabilities. Works on tokens as they stand in the request table, so there is no state to keep.
 """
@@ -28,16 +28,6 @@ def apply_penalties(
     counts = (columns["presence_penalty"] != 0.0) | (columns["frequency_penalty"] != 0.0)
     if counts.any():
         _penalize_output(logits, np.flatnonzero(counts), table, table_rows, num_tokens)
-
-
-def forbid_stop_tokens(
-    logits: torch.Tensor, table: RequestTable, table_rows: NDArray[np.int64], num_tokens: NDArray[np.int64]
-) -> None:
-    """Set the logits of end tokens to -inf, in place, where a request has fewer than ``min_tokens`` outputs."""
-    columns = table.sampling[table_rows]
-    early = num_tokens - columns["num_prompt_tokens"] < columns["min_tokens"]
-    for row in np.flatnonzero(early):
-        logits[row, torch.from_numpy(table.stop_token_ids[table_rows[row]])] = float("-inf")
 
 
 def _penalize_repetition(

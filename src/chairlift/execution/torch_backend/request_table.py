@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from chairlift.core.step_plan import NewRequest
 from chairlift.errors import InvariantError
+from chairlift.execution.torch_backend.token_edits import TokenEdits
+from chairlift.structured.masks import GrammarState
 
 SAMPLING_COLUMNS = np.dtype(
     [
@@ -21,8 +23,14 @@ SAMPLING_COLUMNS = np.dtype(
         ("min_tokens", np.int64),
         ("num_prompt_tokens", np.int64),
         ("seed", np.uint64),
-    ]
+        ("has_edits", np.bool_),
+        ("has_grammar", np.bool_),
+        ("logprobs", np.int64),  # alternatives wanted; NO_LOGPROBS where not even the token's own is
+        ("prompt_logprobs", np.int64),
+    ],
+    align=True,
 )
+NO_LOGPROBS = -1
 _COPIED = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -43,6 +51,9 @@ class RequestTable:
         self.num_computed: NDArray[np.int64] = np.zeros(num_rows, np.int64)
         self.sampling = np.zeros(num_rows, SAMPLING_COLUMNS)
         self.stop_token_ids: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * num_rows
+        self.edits: list[TokenEdits | None] = [None] * num_rows
+        self.grammars: dict[int, GrammarState] = {}
+        """By row, of the requests that follow one."""
         self._rows: dict[int, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
 
@@ -87,12 +98,22 @@ class RequestTable:
         record["min_tokens"] = new.sampling.min_tokens
         record["num_prompt_tokens"] = new.num_prompt_tokens
         record["seed"] = new.seed % 2**64
+        edits = self.edits[row] = TokenEdits.of(new.sampling)
+        record["has_edits"] = edits is not None
+        self.grammars.pop(row, None)
+        if new.sampling.grammar is not None:
+            self.grammars[row] = GrammarState(new.sampling.grammar)
+        record["has_grammar"] = new.sampling.grammar is not None
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(new.sampling, name)
+            record[name] = NO_LOGPROBS if wanted is None else wanted
 
     def remove(self, request_id: int) -> None:
         """Forget one request, if it is known."""
         row = self._rows.pop(request_id, None)
         if row is not None:
             self._free.append(row)
+            self.grammars.pop(row, None)
 
     def extend_pages(self, request_id: int, pages: tuple[int, ...]) -> None:
         """Append pages to a request's page table."""
@@ -125,6 +146,7 @@ class RequestTable:
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.zeros_like(column))))
         self.stop_token_ids.extend([np.empty(0, np.int64)] * num_rows)
+        self.edits.extend([None] * num_rows)
         self._free.extend(range(2 * num_rows - 1, num_rows - 1, -1))
 
 

@@ -11,16 +11,19 @@ A row that samples is cut by threshold, then drawn from by inverting its cumulat
 Each cut renormalises what the one before left. Tokens that tie with the last one kept are kept too.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from chairlift.core.step_plan import TokenLogprobs
 from chairlift.execution.torch_backend.batch import SamplingRows
-from chairlift.execution.torch_backend.penalties import apply_penalties, forbid_stop_tokens
+from chairlift.execution.torch_backend.logit_edits import LogitEdit, edit_logits
+from chairlift.execution.torch_backend.logprobs import describe_tokens
 from chairlift.execution.torch_backend.random_bits import uniforms
-from chairlift.execution.torch_backend.request_table import RequestTable
+from chairlift.execution.torch_backend.request_table import NO_LOGPROBS, RequestTable
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 
@@ -30,9 +33,17 @@ class Sampled:
 
     token_ids: NDArray[np.int64]
     failed_rows: tuple[int, ...]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    """By row, where they were asked for."""
 
 
-def sample(logits: torch.Tensor, table: RequestTable, rows: SamplingRows, draw: Draw = draw_tokens) -> Sampled:
+def sample(
+    logits: torch.Tensor,
+    table: RequestTable,
+    rows: SamplingRows,
+    draw: Draw = draw_tokens,
+    edits: Sequence[LogitEdit] = (),
+) -> Sampled:
     """Choose a token for each row.
 
     Args:
@@ -40,19 +51,24 @@ def sample(logits: torch.Tensor, table: RequestTable, rows: SamplingRows, draw: 
         table: tokens and parameters of all requests.
         rows: which request each row belongs to, and the index of the new token.
         draw: how tokens are drawn from rows that are not greedy.
+        edits: what changes logits before the draw, beside what the sampling parameters ask for.
     """
-    apply_penalties(logits, table, rows.table_rows, rows.positions)
-    forbid_stop_tokens(logits, table, rows.table_rows, rows.positions)
+    columns = table.sampling[rows.table_rows]
+    described = np.flatnonzero(columns["logprobs"] != NO_LOGPROBS)
+    raw = logits[torch.from_numpy(described)] if len(described) else None  # a copy: the model's own numbers
+    edit_logits(logits, table, rows, edits)
     best, token_ids = logits.max(dim=-1)  # [S] each
     failed = np.flatnonzero(~np.isfinite(best.numpy()))
     chosen = token_ids.numpy()
-    columns = table.sampling[rows.table_rows]
     draws = (columns["temperature"] > 0.0) & (columns["top_k"] != 1)
     draws[failed] = False
     chosen[failed] = 0
     drawn = np.flatnonzero(draws)
     if len(drawn):
-        columns = columns[drawn]
-        numbers = uniforms(np.ascontiguousarray(columns["seed"]), rows.positions[drawn])
-        chosen[drawn] = draw(logits, best, drawn, columns, numbers)
-    return Sampled(chosen, tuple(failed.tolist()))
+        drawn_columns = columns[drawn]
+        numbers = uniforms(np.ascontiguousarray(drawn_columns["seed"]), rows.positions[drawn])
+        chosen[drawn] = draw(logits, best, drawn, drawn_columns, numbers)
+    if raw is None:
+        return Sampled(chosen, tuple(failed.tolist()))
+    logprobs = describe_tokens(raw, chosen[described], columns["logprobs"][described])
+    return Sampled(chosen, tuple(failed.tolist()), dict(zip(described.tolist(), logprobs, strict=True)))

@@ -85,7 +85,7 @@ def _ranked_thresholds(
     floors = torch.from_numpy(floor).unsqueeze(1)
     weights = torch.where(in_top_k & (values >= floors), values.double().exp(), 0.0)
     cumulative = weights.cumsum(dim=-1)  # [R, K]
-    everything = _block_ends(torch.where(some >= floors, some, float("-inf")).exp_())[1][:, -1]  # [R]
+    everything = block_ends(torch.where(some >= floors, some, float("-inf")).exp_())[1][:, -1]  # [R]
     covered = (
         torch.from_numpy(top_k <= num_candidates) | (values[:, -1] < floors[:, 0]) | (num_candidates == vocab_size)
     )
@@ -100,7 +100,7 @@ def _ranked_thresholds(
 
 def _draw(scaled: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Draw one token per row from ``softmax(scaled)`` by inversion; ``numbers`` are uniform in [0, 1)."""
-    blocks, cumulative = _block_ends(scaled.exp_())
+    blocks, cumulative = block_ends(scaled.exp_())
     target = numbers.unsqueeze(1) * cumulative[:, -1:]  # [R, 1]
     block = (cumulative <= target).sum(dim=-1, keepdim=True)  # [R, 1], first block whose end lies behind the target
     block.clamp_(max=cumulative.shape[1] - 1)
@@ -113,7 +113,7 @@ def _draw(scaled: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     return (block * _BLOCK + torch.minimum(offset, last)).squeeze(1)
 
 
-def _block_ends(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def block_ends(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``weights [R, V]`` as blocks [R, B, block], and the cumulative sum at each block's end, float64 [R, B].
 
     Short sums first: torch may split one long sum over threads, and then its rounding would depend on the batch.
