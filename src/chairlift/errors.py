@@ -13,6 +13,7 @@ Knows nothing of HTTP frameworks: the server reads :attr:`ChairliftError.http_st
     │   └── UnknownRequestError     no such request here, or not the asker's (404)
     ├── AuthenticationError         missing or wrong API key (401)
     ├── OverloadedError             the queue is full, try later (503 + Retry-After)
+    │   ├── TooManyRequestsError    one key has as many requests running as it may have (429 + Retry-After)
     │   ├── DrainingError           the server is shutting down (503 + Retry-After)
     │   └── QueueTimeoutError       it waited for a slot as long as --queue-timeout allows (503 + Retry-After)
     ├── DeadlineExceededError       the request's own deadline passed, or could not be met any more (504)
@@ -93,6 +94,13 @@ class OverloadedError(ChairliftError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TooManyRequestsError(OverloadedError):
+    """One key, or one address, has as many requests being answered as it may have."""
+
+    http_status = 429
+    error_type = "rate_limit_error"
 
 
 class DrainingError(OverloadedError):

@@ -28,7 +28,7 @@ def serve(model: str | None, **flags: object) -> int:
     from chairlift.server.context import WebSections
     from chairlift.server.runner import run_server
 
-    configure_logging(settings.server.log_level)
+    configure_logging(settings.server.log_level, log_format=settings.observability.log_format)
     access = Access(settings.server, settings.tenancy, tenants)
     sections = WebSections(
         limits=settings.limits,

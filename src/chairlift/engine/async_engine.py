@@ -77,8 +77,6 @@ class AsyncEngine:
         self._configured = tenants or TenantTable()
         self._activity = ActivityLog()
         self._reports = EndReports(settings.observability, lambda ids: self.tokenizer.decode(ids))
-        if settings.observability.metrics_compat == "vllm":
-            self.metrics.registry.register(VllmMetrics(self.metrics, lambda: self._info))
         self._tokenizer: EngineTokenizer | None = None
         self._info: ModelInfo | None = None
         self._supervisor: Supervisor | None = None
@@ -89,6 +87,8 @@ class AsyncEngine:
         self._seeds = SeedSource(settings.model.seed)
         self._resets: list[asyncio.Future[bool]] = []
         self._questions = Questions(self._send, self.recorder, self._configured.by_name, settings.queue)
+        if settings.observability.metrics_compat == "vllm":
+            self.metrics.registry.register(VllmMetrics(self.metrics, lambda: self._info))
 
     @property
     def registry(self) -> CollectorRegistry:

@@ -22,7 +22,7 @@ class EngineEvents:
         self._cache = cache
         self._also = also
         self._queued_ns: dict[int, int] = {}
-        self._queue_times_ns: list[int] = []
+        self._queue_times_ns: dict[int, int] = {}
         self._preemptions: list[PreemptionNote] = []
         self._resumes: list[ResumeNote] = []
         self._warning = RateLimitedWarning(_logger)
@@ -33,7 +33,7 @@ class EngineEvents:
             case Queued():
                 self._queued_ns[event.request_id] = event.now_ns
             case Admitted(is_resume=False):
-                self._queue_times_ns.append(event.now_ns - self._queued_ns.pop(event.request_id))
+                self._queue_times_ns[event.request_id] = event.now_ns - self._queued_ns.pop(event.request_id)
             case Admitted():
                 self._resumes.append(ResumeNote(event.request_id, event.num_recomputed_tokens, event.num_swapped_pages))
             case Finished():
@@ -47,13 +47,10 @@ class EngineEvents:
         if self._also is not None:
             self._also.emit(event)
 
-    def take_queue_times_ns(self) -> tuple[int, ...]:
+    def take_queue_times_ns(self) -> dict[int, int]:
         """Remove and return how long each request waited that was admitted since the last call."""
-        if not self._queue_times_ns:
-            return ()
-        queue_times_ns = tuple(self._queue_times_ns)
-        self._queue_times_ns.clear()
-        return queue_times_ns
+        taken, self._queue_times_ns = self._queue_times_ns, {}
+        return taken
 
     def take_preemptions(self) -> tuple[PreemptionNote, ...]:
         """Remove and return who gave way since the last call."""

@@ -14,6 +14,8 @@ from chairlift.observability.fairness_window import TenantService
 from chairlift.observability.label_cap import OTHER, LabelCap
 from chairlift.observability.metrics import MAX_OTHER_TENANTS, MAX_OTHER_TIERS, Metrics
 
+_MS_PER_S = 1000.0
+
 NAMELESS = "default"
 """Label of requests without a tenant."""
 
@@ -27,6 +29,11 @@ class Objectives:
 
     ttft_s: float | None = None
     total_s: float | None = None
+
+    @classmethod
+    def in_ms(cls, ttft_ms: float | None, total_ms: float | None) -> "Objectives":
+        """The same from milliseconds."""
+        return cls(*(None if limit_ms is None else limit_ms / _MS_PER_S for limit_ms in (ttft_ms, total_ms)))
 
     @property
     def exist(self) -> bool:

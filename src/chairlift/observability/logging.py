@@ -3,8 +3,11 @@
 Knows nothing of requests: no prompt, output or key is ever given to it.
 """
 
+import json
 import logging
 import sys
+import time
+from collections.abc import Mapping
 from typing import TextIO
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
@@ -12,17 +15,58 @@ _HANDLER_NAME = "chairlift"
 _NS_PER_S = 1_000_000_000
 
 
-def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Write log lines of ``chairlift`` loggers to ``stream`` (standard error if absent). Calling again replaces it."""
+FIELDS = "chairlift_fields"
+"""Under this name a log record carries the fields of :func:`log_fields`."""
+
+
+def configure_logging(level: str = "info", stream: TextIO | None = None, log_format: str = "text") -> None:
+    """Write log lines of ``chairlift`` loggers to ``stream`` (standard error if absent). Calling again replaces it.
+
+    ``log_format`` is ``text``, or ``json`` for one object per line.
+    """
     logger = logging.getLogger("chairlift")
     for handler in [handler for handler in logger.handlers if handler.get_name() == _HANDLER_NAME]:
         logger.removeHandler(handler)
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.set_name(_HANDLER_NAME)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else _TextFormatter(_FORMAT))
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def log_fields(logger: logging.Logger, message: str, fields: Mapping[str, object]) -> None:
+    """Log a message at level info with fields: ``key=value`` pairs in text, keys of the object in JSON."""
+    logger.info("%s", message, extra={FIELDS: dict(fields)})
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time (UTC), level, logger, process, message, and the record's fields."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+    converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process_id": record.process,
+            "message": record.getMessage(),
+        }
+        line.update(getattr(record, FIELDS, {}))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+class _TextFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
+        line = super().formatMessage(record)
+        fields: dict[str, object] = getattr(record, FIELDS, {})
+        return f"{line} {format_fields(**fields)}" if fields else line
 
 
 def format_fields(**fields: object) -> str:

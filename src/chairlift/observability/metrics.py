@@ -31,6 +31,9 @@ _REQUEST_S = (
 _STEP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 
+_REQUEST_TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+
 FINISH_REASONS = ("stop", "length", "abort", "error", "rejected", "deadline", "timeout")
 """Values of the label ``reason``: each request ends with exactly one of them."""
 
@@ -137,6 +140,63 @@ METRICS: tuple[Metric, ...] = (
         "From arrival in the engine to the first slot, once per request.",
         buckets=_REQUEST_S,
     ),
+    Metric(
+        "chairlift_request_prefill_time_seconds",
+        "histogram",
+        "seconds",
+        "From the first slot to the first token, once per request.",
+        buckets=_REQUEST_S,
+    ),
+    Metric(
+        "chairlift_request_decode_time_seconds",
+        "histogram",
+        "seconds",
+        "From the first token to the last one, once per request.",
+        buckets=_REQUEST_S,
+    ),
+    Metric(
+        "chairlift_request_inference_time_seconds",
+        "histogram",
+        "seconds",
+        "From the first slot to the last token, once per request.",
+        buckets=_REQUEST_S,
+    ),
+    Metric(
+        "chairlift_request_time_per_output_token_seconds",
+        "histogram",
+        "seconds",
+        "Mean time per output token after the first, once per request.",
+        buckets=_INTER_TOKEN_S,
+    ),
+    Metric(
+        "chairlift_request_prompt_tokens",
+        "histogram",
+        "tokens",
+        "Prompt tokens of each request that ended with stop or length.",
+        buckets=_REQUEST_TOKENS,
+    ),
+    Metric(
+        "chairlift_request_computed_prompt_tokens",
+        "histogram",
+        "tokens",
+        "Those of them that were not found in the prefix cache.",
+        buckets=_REQUEST_TOKENS,
+    ),
+    Metric(
+        "chairlift_request_generation_tokens",
+        "histogram",
+        "tokens",
+        "Output tokens of each request that ended with stop or length.",
+        buckets=_REQUEST_TOKENS,
+    ),
+    Metric(
+        "chairlift_request_max_tokens",
+        "histogram",
+        "tokens",
+        "max_tokens of each request that gave one.",
+        buckets=_REQUEST_TOKENS,
+    ),
+    Metric("chairlift_request_choices", "histogram", "choices", "n of each request and prompt.", buckets=_CHOICES),
     Metric("chairlift_step_duration_seconds", "histogram", "seconds", "Time of one step.", buckets=_STEP_S),
     Metric(
         "chairlift_step_tokens",

@@ -58,6 +58,8 @@ class StepStats:
     num_wasted_rows: int = 0
     queue_times_ns: tuple[int, ...] = ()
     """One entry per request that got its first slot since the report before."""
+    queued_request_ids: tuple[int, ...] = ()
+    """Which requests these are, in the same order."""
     preemptions: tuple[PreemptionNote, ...] = ()
     """Since the report before, like ``resumes``."""
     resumes: tuple[ResumeNote, ...] = ()

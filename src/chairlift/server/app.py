@@ -16,6 +16,7 @@ from chairlift.server.anthropic import fields as anthropic_fields
 from chairlift.server.anthropic import messages as anthropic_messages
 from chairlift.server.anthropic import objects as anthropic_objects
 from chairlift.server.body_budget import BufferedBodies
+from chairlift.server.concurrency import ConcurrencyCap
 from chairlift.server.context import ServerContext, WebSections
 from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.engine_port import Engine
@@ -25,6 +26,7 @@ from chairlift.server.errors import (
     handle_http_exception,
     handle_unexpected_error,
 )
+from chairlift.server.http_metrics import HttpCounting, HttpMetrics
 from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import (
     chat,
@@ -61,6 +63,7 @@ _ANSWERS = (
     responses.Tokens,
     responses.Text,
     operations.Health,
+    operations.Load,
     operations.Version,
     live_requests.RequestDetails,
     live_requests.RequestList,
@@ -88,8 +91,10 @@ def create_app(
     access = access or Access(settings)
     sections = sections or WebSections()
     bodies = BufferedBodies(sections.connections.max_buffered_bytes)
+    http_metrics = HttpMetrics() if sections.observability.metrics_compat == "vllm" else None
+    concurrency = ConcurrencyCap(sections.limits.max_concurrent_requests)
     app.state.context = ServerContext(
-        engine, settings, chairlift.__version__, int(time.time()), access, sections, bodies
+        engine, settings, chairlift.__version__, int(time.time()), access, sections, bodies, concurrency, http_metrics
     )
     for module in (
         completions,
@@ -111,4 +116,6 @@ def create_app(
     app.add_exception_handler(HTTPStatus.INTERNAL_SERVER_ERROR, handle_unexpected_error)
     app.add_middleware(AccessGuard, access=access)
     app.add_middleware(RequestLabel)
+    if http_metrics is not None:
+        app.add_middleware(HttpCounting, metrics=http_metrics)
     return app

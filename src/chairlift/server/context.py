@@ -14,9 +14,11 @@ from chairlift.config.sections import (
 from chairlift.errors import UnknownModelError
 from chairlift.server.access import Access, Caller
 from chairlift.server.body_budget import BufferedBodies
+from chairlift.server.concurrency import ConcurrencyCap
 from chairlift.server.directory import RequestDirectory
 from chairlift.server.engine_port import Engine
 from chairlift.server.errors import shorten
+from chairlift.server.http_metrics import HttpMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class ServerContext:
     access: Access
     sections: WebSections
     bodies: BufferedBodies
+    concurrency: ConcurrencyCap
+    http_metrics: HttpMetrics | None = None
     directory: RequestDirectory = field(default_factory=RequestDirectory)
 
     def check_model(self, name: str | None) -> str:

@@ -11,7 +11,7 @@ from chairlift.errors import AuthenticationError, ChairliftError, InvalidRequest
 from chairlift.server.access import ANYBODY, Access, Caller
 from chairlift.server.errors import error_response
 
-PUBLIC_PATHS = frozenset({"/health", "/metrics", "/version", "/docs", "/openapi.json"})
+PUBLIC_PATHS = frozenset({"/health", "/ping", "/ready", "/load", "/metrics", "/version", "/docs", "/openapi.json"})
 """Answered without a key; every other path needs it."""
 
 REQUESTS_PATH = "/v1/requests"

@@ -92,7 +92,8 @@ def test_a_signal_drains_new_requests_are_refused_and_running_ones_end(number: s
     with ServerProcess() as server:
         with open_streams(server, 4, {**LONG, "max_tokens": 1000}) as streams:
             server.send_signal(number)
-            wait_until(lambda: httpx.get(server.url + "/health").status_code == 503, within_s=5)
+            wait_until(lambda: httpx.get(server.url + "/ready").status_code == 503, within_s=5)
+            assert httpx.get(server.url + "/health").json() == {"status": "draining"}
             refused = httpx.post(server.url + COMPLETIONS, json={"prompt": "x"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1

@@ -22,8 +22,22 @@ def test_health_follows_the_engine() -> None:
     down = request("GET", "/health", engine=StubEngine(is_healthy=False))
     assert (down.status_code, down.json()["error"]["type"]) == (503, "engine_unavailable")
     draining = request("GET", "/health", engine=StubEngine(is_draining=True))
-    assert draining.status_code == 503
-    assert int(draining.headers["retry-after"]) > 0
+    assert (draining.status_code, draining.json()) == (200, {"status": "draining"})
+
+
+def test_ready_says_whether_to_send_requests() -> None:
+    assert request("GET", "/ready").json() == {"status": "ok"}
+    for engine in (StubEngine(is_healthy=False), StubEngine(is_draining=True)):
+        away = request("GET", "/ready", engine=engine)
+        assert away.status_code == 503
+        assert int(away.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/ready"])
+def test_probes_may_ask_for_the_head_alone(path: str) -> None:
+    answer = request("HEAD", path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert request("HEAD", path, engine=StubEngine(is_healthy=False)).status_code == 503
 
 
 def test_metrics_are_the_engines() -> None:
@@ -61,7 +75,7 @@ def test_every_other_path_needs_the_key(path: str) -> None:
     assert request("GET", path, server=KEY, headers=bearer("sésame", "bearer")).status_code != 401
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/version", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/load", "/metrics", "/version", "/docs", "/openapi.json"])
 def test_operations_need_no_key(path: str) -> None:
     assert request("GET", path, server=KEY).status_code == 200
 
