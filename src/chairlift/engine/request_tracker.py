@@ -110,6 +110,10 @@ class RequestTracker:
         """The account that the request is counted on."""
         return self._record.account
 
+    def admitted(self, request_id: int, queue_ns: int) -> None:
+        """A choice got its first slot after so long."""
+        self._record.admitted(request_id, queue_ns)
+
     def accepted(self) -> None:
         """The engine took the request in."""
         self._is_accepted = True
@@ -118,7 +122,7 @@ class RequestTracker:
     def rejected(self, error: ChairliftError) -> None:
         """The engine, or this side of it, refused the request."""
         self._error = error
-        self._record.refused(is_missed=not isinstance(error, InvalidRequestError))
+        self._record.refused(is_missed=not isinstance(error, InvalidRequestError), now_ns=self._owner.now_ns())
         for request_id in list(self._live):
             del self._live[request_id]
             self._owner.release(request_id)
@@ -163,7 +167,7 @@ class RequestTracker:
             logprobs=update.logprobs,
         )
         if delta.token_ids:
-            self._record.tokens(request_id, len(delta.token_ids), now_ns)
+            self._record.tokens(request_id, len(delta.token_ids), now_ns, update.num_cached_tokens)
         self._put(delta)
         if processor.ended_here:
             self._owner.tell(FinishRequest(request_id, processor.num_output_tokens))

@@ -191,9 +191,11 @@ class EngineRunner:
     def stats(self, now_ns: int = 0, outcome: StepOutcome | None = None) -> StepStats:
         """Report the scheduler's numbers, and those of the step if one is given."""
         events = self._events
+        queue_times_ns = events.take_queue_times_ns()
         report = StepStats(
             scheduler=self._scheduler.stats(),
-            queue_times_ns=events.take_queue_times_ns(),
+            queue_times_ns=tuple(queue_times_ns.values()),
+            queued_request_ids=tuple(queue_times_ns),
             preemptions=events.take_preemptions(),
             resumes=events.take_resumes(),
             waiting_by_reason=self._waiting_by_reason(now_ns, is_due=outcome is None),
