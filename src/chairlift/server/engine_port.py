@@ -11,6 +11,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.messages import Listed, RequestStatus
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.terms import Terms
+from chairlift.engine.tokenizer import Detokenizer
 
 
 class ModelFacts(Protocol):
@@ -35,12 +36,30 @@ class ModelFacts(Protocol):
 class TextCodec(Protocol):
     """Text to token ids and back, and chat messages to text."""
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        ...
+
+    @property
+    def chat_template_text(self) -> str:
+        """The model's chat templates, as they are written."""
+        ...
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
         ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that a token adds to a text."""
+        ...
+
+    def detokenizer(self, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> Detokenizer:
+        """What turns tokens into text one by one."""
         ...
 
     def apply_chat_template(

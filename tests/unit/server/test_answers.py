@@ -165,7 +165,7 @@ def test_b72_a_refusal_comes_before_the_stream_and_ends_the_other_prompts(stream
     assert response.status_code == 503
     assert response.headers["retry-after"] == "7"
     assert response.json()["error"]["type"] == "overloaded_error"
-    assert [stream.num_aborts for stream in engine.streams] == [1, 1]
+    assert {stream.num_aborts for stream in engine.streams} == {1}
 
 
 @pytest.mark.parametrize("prompts", [["x"], ["x", "y"]])

@@ -5,27 +5,35 @@ Knows nothing of completions or chat: an :class:`AnswerFormat` writes the answer
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chairlift.engine.outputs import CompletionOutput
+from chairlift.engine.output_processor import DeltaBuffer
+from chairlift.engine.outputs import ChoiceDelta
 from chairlift.server.context import caller_of, context_of
 from chairlift.server.directory import LiveRequest
 from chairlift.server.disconnect import run_while_connected
+from chairlift.server.openai.extras import is_heavy
+from chairlift.server.openai.fields import IGNORED
 from chairlift.server.openai.generation import Generation, Job
 from chairlift.server.openai.requests import SamplingFields
 from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
 from chairlift.server.openai.tally import UsageTally
+from chairlift.server.openai.terms import served_tier
+from chairlift.server.workers import in_worker
 
 REQUEST_ID_HEADER = "X-Chairlift-Request-Id"
 """The id of the answer, there before the answer is: GET /v1/requests/{id} says what the request waits for."""
+
+IGNORED_HEADER = "X-Chairlift-Ignored-Fields"
+"""Names the fields of the request that have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Head:
     id: str
     created: int
     model: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    """The one that the request got, if it named one."""
 
 
 class AnswerFormat(Protocol):
@@ -42,8 +52,8 @@ class AnswerFormat(Protocol):
 
     id_prefix: str
 
-    def whole(self, head: Head, choices: Sequence[CompletionOutput], usage: Usage) -> msgspec.Struct:
-        """An answer in one piece."""
+    def whole(self, head: Head, choices: Sequence[ChoiceDelta], usage: Usage) -> msgspec.Struct:
+        """An answer in one piece; all that came of a choice is in one delta."""
         ...
 
     def writer(self, head: Head, usage: "StreamUsage") -> EventWriter:
@@ -76,33 +86,48 @@ async def answer(request: Request, body: SamplingFields, job: Job, style: Answer
         ClientLeftError: the client left before the answer had begun.
     """
     context = context_of(request)
-    head = Head(f"{style.id_prefix}-{secrets.token_hex(16)}", int(time.time()), context.engine.model_info.name)
+    head = Head(
+        f"{style.id_prefix}-{secrets.token_hex(16)}",
+        int(time.time()),
+        context.engine.model_info.name,
+        served_tier(body, job.terms) or msgspec.UNSET,
+    )
     tally = UsageTally([len(prompt.token_ids) for prompt in job.prompts], job.sampling.n)
-    generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
-    live = LiveRequest(head.id, caller_of(request).key_number, job.terms, generation)
+    terms = replace(job.terms, answer_id=head.id, traceparent=request.headers.get("traceparent"))
+    job = replace(job, terms=terms)
+    caller = caller_of(request)
     headers = {REQUEST_ID_HEADER: head.id}
-    if body.stream:
-        stream = context.directory.listed(live)
-        return EventStream(generation, style.writer(head, StreamUsage(tally, body)), stream, headers)
-    with context.directory.listed(live):
-        choices = await run_while_connected(request.receive, _gather(generation, tally, job))
-    return Response(encode(style.whole(head, choices, tally.usage())), headers=headers, media_type="application/json")
+    if ignored := sorted(
+        name for name, value in (body.model_extra or {}).items() if value is not None and name in IGNORED
+    ):
+        headers[IGNORED_HEADER] = ", ".join(ignored)
+    with ExitStack() as while_open:
+        generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
+        live = LiveRequest(head.id, caller.key_number, terms, generation)
+        while_open.enter_context(context.directory.listed(live))
+        if body.stream:
+            return EventStream(generation, style.writer(head, StreamUsage(tally, body)), while_open.pop_all(), headers)
+        choices = await run_while_connected(request.receive, _gather(generation, tally))
+
+    def write() -> bytes:
+        return encode(style.whole(head, choices, tally.usage()))
+
+    content = await in_worker(write) if is_heavy(choices) else write()
+    return Response(content, headers=headers, media_type="application/json")
 
 
-async def _gather(generation: Generation, tally: UsageTally, job: Job) -> Sequence[CompletionOutput]:
-    texts: Mapping[int, list[str]] = {index: [] for index in range(len(job.prompts) * job.sampling.n)}
-    choices = [CompletionOutput(index) for index in texts]
+async def _gather(generation: Generation, tally: UsageTally) -> list[ChoiceDelta]:
+    """All that comes of each choice, in one delta for each, in the order of their indices."""
+    unread = DeltaBuffer()
     try:
         async with aclosing(generation.batches()) as batches:
             async for deltas in batches:
                 for delta in deltas:
                     tally.add(delta)
-                    texts[delta.index].append(delta.text)
-                    if delta.finish_reason is not None:
-                        choices[delta.index].finish_reason = delta.finish_reason
-                        choices[delta.index].stop_reason = delta.stop_reason
+                    unread.put(delta)
     finally:
         generation.abort()
-    for choice in choices:
-        choice.text = "".join(texts[choice.index])
-    return choices
+    choices: list[ChoiceDelta] = []
+    while unread:
+        choices.append(unread.take())
+    return sorted(choices, key=lambda choice: choice.index)

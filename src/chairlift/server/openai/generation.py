@@ -36,10 +36,13 @@ class Generation:
         Raises:
             ChairliftError: the first refusal, in the order of the prompts.
         """
-        if job.sampling.max_tokens == 0:
+        if job.sampling.max_tokens == 0 and job.sampling.prompt_logprobs is None:
             return cls([_NothingToGenerate(job.sampling.n) for _ in job.prompts], job.sampling.n)
-        tasks = [asyncio.ensure_future(_submit(engine, prompt, job)) for prompt in job.prompts]
+        tasks: list[asyncio.Task[TokenStream]] = []
         try:
+            for prompt in job.prompts:
+                tasks.append(asyncio.ensure_future(_submit(engine, prompt, job)))
+                await asyncio.sleep(0)  # one prompt at a time, so that others have their turn between them
             return cls([await task for task in tasks], job.sampling.n)
         except BaseException:
             for task in tasks:
@@ -126,8 +129,47 @@ class _NothingToGenerate:
         pass
 
 
+class _HiddenOutput:
+    """The stream of a prompt with ``max_tokens`` 0 whose log-probabilities are wanted.
+
+    They come with the first token after it, which is nobody's: it is neither shown nor counted.
+    """
+
+    def __init__(self, stream: TokenStream, num_choices: int) -> None:
+        self._stream = stream
+        self._num_choices = num_choices
+
+    @property
+    def live_choices(self) -> list[tuple[int, int]]:
+        return self._stream.live_choices
+
+    async def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
+        prompt_logprobs = None
+        async for delta in self._stream:
+            prompt_logprobs = prompt_logprobs or delta.prompt_logprobs
+            if delta.finish_reason is None:
+                continue
+            reason = "length" if delta.finish_reason == "stop" else delta.finish_reason
+            for index in range(self._num_choices):
+                yield ChoiceDelta(
+                    index,
+                    "",
+                    (),
+                    0,
+                    num_cached_tokens=delta.num_cached_tokens,
+                    finish_reason=reason,
+                    prompt_logprobs=prompt_logprobs,
+                )
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+
 async def _submit(engine: Engine, prompt: PreparedPrompt, job: Job) -> TokenStream:
-    return await engine.submit(prompt.token_ids, job.sampling, job.terms)
+    if job.sampling.max_tokens != 0:
+        return await engine.submit(prompt.token_ids, job.sampling, job.terms)
+    sampling = replace(job.sampling, max_tokens=1, n=1, stop=(), logprobs=None)
+    return _HiddenOutput(await engine.submit(prompt.token_ids, sampling, job.terms), job.sampling.n)
 
 
 async def _single(stream: TokenStream) -> AsyncGenerator[list[ChoiceDelta], None]:

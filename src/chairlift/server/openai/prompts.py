@@ -1,6 +1,6 @@
 """From prompts and messages to token ids that the model can take. Knows nothing of sampling or streams."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -96,9 +96,13 @@ async def prepare_prompts(
 
 
 async def prepare_conversation(
-    messages: list[Message], body: Conversation, codec: TextCodec, limits: LimitSettings | None = None
+    messages: list[Message],
+    body: Conversation,
+    codec: TextCodec,
+    limits: LimitSettings | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> PreparedPrompt:
-    """The prompt that a conversation becomes.
+    """The prompt that a conversation becomes; ``variables`` are what its template is told, if not what the body says.
 
     Raises:
         InvalidRequestError: the model has no chat template, or the template cannot take these messages.
@@ -108,7 +112,7 @@ async def prepare_conversation(
         raise InvalidRequestError(
             "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
         )
-    variables = body.chat_template_kwargs or {}
+    variables = body.chat_template_kwargs or {} if variables is None else variables
     if taken := _RESERVED_TEMPLATE_VARIABLES & variables.keys():
         raise InvalidRequestError(f"chat_template_kwargs must not set '{min(taken)}'", param="chat_template_kwargs")
 

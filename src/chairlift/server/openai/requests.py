@@ -4,11 +4,13 @@
 :mod:`chairlift.server.openai.fields`.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from chairlift.server.openai.fields import check_other_fields
+from chairlift.server.openai.structure_fields import JsonSchema, ResponseFormat, StructuredOutputs, ToolChoice, Tools
 
 MAX_DEADLINE_MS = 10**9
 """Longest deadline of a request: about eleven days."""
@@ -36,6 +38,10 @@ class Body(BaseModel):
 
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _number_or_nothing(value: object) -> object:
+    return None if value is False else value
 
 
 def _prompt_form(value: object) -> str | None:
@@ -91,6 +97,11 @@ class SamplingFields(Body):
     repetition_penalty: float | None = Field(None, description="Divides logits of tokens seen in prompt or output.")
     presence_penalty: float | None = Field(None, description="Subtracted once from logits of output tokens.")
     frequency_penalty: float | None = Field(None, description="Subtracted from logits for each use in the output.")
+    logit_bias: dict[str, float] | None = Field(
+        None, description="Added to logits, by token id: -100 to 100, for at most --max-logit-bias tokens."
+    )
+    allowed_token_ids: _TokenIds | None = Field(None, description="Only these tokens may be generated.")
+    bad_words: _List[str] | None = Field(None, description="Texts whose tokens must not be generated.")
     seed: int | None = Field(None, description="Makes the request repeatable.")
     stop: StringList | None = Field(None, description="Text, or list of texts, that ends a choice.")
     stop_token_ids: _List[int] | None = Field(None, description="Token ids that end a choice.")
@@ -99,6 +110,29 @@ class SamplingFields(Body):
     min_tokens: int | None = Field(None, description="Do not stop before this many output tokens.")
     ignore_eos: bool | None = Field(None, description="Do not end at the model's end tokens.")
     skip_special_tokens: bool | None = Field(None, description="Leave special tokens out of the text (the default).")
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        description="Log-probabilities of the prompt's tokens, and of so many most likely ones beside each. They are "
+        "computed, so nothing of the prompt is taken from the prefix cache. Not with stream.",
+    )
+    return_token_ids: bool | None = Field(None, description="Show the token ids of prompt and output.")
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="Write tokens as token_id:N where log-probabilities name them."
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        description="Keep so many tokens of a prompt; -1 keeps what leaves room for max_tokens, or for one token.",
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="Which side is cut off then: the beginning (left, the default) or the end."
+    )
+    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = Field(
+        None,
+        description="flex is one tier less urgent and priority one tier more urgent than the others, as far as the "
+        "tenant may ask for it; a priority field wins over it.",
+    )
     priority: int | None = Field(
         None,
         ge=-(2**31),
@@ -125,6 +159,12 @@ class SamplingFields(Body):
         None, description="With --trust-user the tenant, if neither the key nor a header names one; else no effect."
     )
     add_special_tokens: bool | None = Field(None, description="Let the tokenizer add its begin and end tokens.")
+    response_format: ResponseFormat | None = Field(None, description="The form of the answer.")
+    structured_outputs: StructuredOutputs | None = Field(None, description="The form of the answer, in vLLM's words.")
+    guided_json: JsonSchema | str | None = Field(None, description="Older name of structured_outputs.json.")
+    guided_regex: str | None = Field(None, description="Older name of structured_outputs.regex.")
+    guided_choice: _List[str] | None = Field(None, description="Older name of structured_outputs.choice.")
+    guided_grammar: str | None = Field(None, description="Older name of structured_outputs.grammar.")
 
 
 class CompletionBody(SamplingFields):
@@ -132,6 +172,15 @@ class CompletionBody(SamplingFields):
 
     prompt: Prompt = Field(description="Text, token ids, or a list of either.")
     echo: bool | None = Field(None, description="Begin each choice with its prompt.")
+    logprobs: Annotated[int | None, BeforeValidator(_number_or_nothing, json_schema_input_type=int)] = Field(
+        None,
+        ge=0,
+        description="Log-probabilities of the tokens, and of so many most likely ones beside each; with echo also of "
+        "the prompt's tokens.",
+    )
+    best_of: int | None = Field(
+        None, ge=1, description="Generate so many choices, and answer the n whose tokens are likeliest on average."
+    )
 
 
 class TextPart(BaseModel):
@@ -159,6 +208,7 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: _List[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = Field(None, description="What the assistant thought before it answered.")
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates know it: text content, and ``system`` for ``developer``."""
@@ -166,19 +216,45 @@ class Message(BaseModel):
         if isinstance(self.content, list):
             message["content"] = "\n".join(part.text for part in self.content)
         message.setdefault("content", "")
+        if self.tool_calls:
+            message["tool_calls"] = [_call_for_template(call) for call in self.tool_calls]
         if self.role == "developer":
             message["role"] = "system"
         return message
+
+
+def _call_for_template(call: dict[str, Any]) -> dict[str, Any]:
+    """Templates write the arguments as JSON themselves, so they are given what the text says, if it says anything."""
+    function: Any = call.get("function")
+    arguments: Any = cast("dict[str, Any]", function).get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str):
+        return call
+    try:
+        value: Any = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return call
+    return {**call, "function": {**cast("dict[str, Any]", function), "arguments": value}}
 
 
 class ChatBody(SamplingFields):
     """POST /v1/chat/completions."""
 
     messages: _List[Message] = Field(min_length=1)
+    logprobs: bool | None = Field(None, description="Show log-probabilities of the output's tokens.")
+    top_logprobs: int | None = Field(None, ge=0, description="And of so many most likely tokens beside each.")
     max_completion_tokens: int | None = Field(None, description="OpenAI's newer name of max_tokens; wins over it.")
     add_generation_prompt: bool | None = Field(None, description="End the prompt where the assistant's turn begins.")
     continue_final_message: bool | None = Field(None, description="Continue the last message instead of answering it.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+    tools: Tools | None = Field(None, description="Functions that the model may call.")
+    tool_choice: ToolChoice | None = Field(
+        None, description="Whether it may call one (auto, the default), must not, must (required), or which it must."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="false: one call in an answer at most.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="Told to the chat template; none also sets its enable_thinking to false."
+    )
+    include_reasoning: bool | None = Field(None, description="false: leave reasoning out of the answer.")
 
 
 class TokenizeBody(Body):

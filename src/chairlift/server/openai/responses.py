@@ -3,6 +3,7 @@
 ``msgspec`` structs: encoding one costs about a microsecond, and a stream encodes one per token.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -27,14 +28,62 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+class CompletionLogprobs(msgspec.Struct):
+    """Log-probabilities of a text's tokens: one entry for each in every list; ``None`` where nothing came before."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(msgspec.Struct):
+    """How likely the model found a token of the prompt, or one that might have stood there."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""By token id, for each token of a prompt."""
+
+
+class ChatTopLogprob(msgspec.Struct):
+    """A token that might have come."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    """A token that came."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[ChatTopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log-probabilities of a message's tokens, those that are not shown in its text included."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
 class CompletionChoice(msgspec.Struct):
     """A choice, or what is new in it; ``stop_reason`` is left out of chunks that end nothing."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -46,14 +95,32 @@ class Completion(msgspec.Struct):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
+
+
+class CalledFunction(msgspec.Struct):
+    """What is called, and with which arguments: JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call of a tool."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
 
 
 class ChatMessage(msgspec.Struct):
-    """The assistant's turn."""
+    """The assistant's turn; ``content`` is ``null`` where it only calls tools."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -61,9 +128,10 @@ class ChatChoice(msgspec.Struct):
 
     index: int
     message: ChatMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -75,6 +143,25 @@ class ChatCompletion(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    service_tier: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+
+
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    """What is new in a call: its name at first, then its arguments piece by piece."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """What is new in one of the calls of a message."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta | None = None
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -82,6 +169,8 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -89,9 +178,10 @@ class ChatChunkChoice(msgspec.Struct):
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -103,6 +193,8 @@ class ChatChunk(msgspec.Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class Model(msgspec.Struct):

@@ -7,7 +7,7 @@ event ``data: {"error": ...}``, and ``data: [DONE]`` closes the stream either wa
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from starlette.responses import Response
@@ -17,8 +17,10 @@ from chairlift.engine.outputs import ChoiceDelta
 from chairlift.errors import ChairliftError
 from chairlift.server.disconnect import ClientLeftError, run_while_connected
 from chairlift.server.errors import describe
+from chairlift.server.openai.extras import is_heavy
 from chairlift.server.openai.generation import Generation
 from chairlift.server.openai.responses import encode
+from chairlift.server.workers import in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -37,24 +39,42 @@ class EventWriter(Protocol):
         ...
 
 
-def event(body: msgspec.Struct) -> bytes:
+@runtime_checkable
+class FramedWriter(EventWriter, Protocol):
+    """A writer whose stream has a beginning and an end of its own, instead of ``[DONE]``."""
+
+    def write_start(self) -> bytes:
+        """Events before the first delta."""
+        ...
+
+    def write_error(self, error: Exception) -> bytes:
+        """The last events of a stream that failed."""
+        ...
+
+
+def event(body: msgspec.Struct, name: str | None = None) -> bytes:
     """One event. Its JSON has no line break, so one ``data:`` line is enough."""
-    return b"data: " + encode(body) + b"\n\n"
+    data = b"data: " + encode(body) + b"\n\n"
+    return data if name is None else b"event: " + name.encode() + b"\n" + data
 
 
 async def write_events(generation: Generation, writer: EventWriter) -> AsyncGenerator[bytes, None]:
     """Blocks of events, one per batch of deltas; never raises but for cancellation."""
+    framed = writer if isinstance(writer, FramedWriter) else None
     try:
+        if framed is not None:
+            yield framed.write_start()
         async with aclosing(generation.batches()) as batches:
             async for deltas in batches:
-                if block := writer.write(deltas):
+                block = await in_worker(writer.write, deltas) if is_heavy(deltas) else writer.write(deltas)
+                if block:
                     yield block
-        yield writer.write_end() + DONE
+        yield writer.write_end() + (b"" if framed is not None else DONE)
     except Exception as error:
         # The status line is sent already, so the client learns of it here.
         if not isinstance(error, ChairliftError):
             logger.exception("stream failed")
-        yield event(describe(error)) + DONE
+        yield event(describe(error)) + DONE if framed is None else framed.write_error(error)
 
 
 class EventStream(Response):

@@ -1,5 +1,7 @@
 """From a request to what it may ask of the scheduler. Knows nothing of prompts or sampling."""
 
+from collections.abc import Mapping
+
 from starlette.requests import Request
 
 from chairlift.engine.terms import Terms
@@ -8,11 +10,14 @@ from chairlift.server.context import caller_of, context_of
 from chairlift.server.middleware import request_label
 from chairlift.server.openai.requests import SamplingFields
 
+SERVICE_TIERS: Mapping[str, int] = {"auto": 0, "default": 0, "scale": 0, "flex": 1, "priority": -1}
+"""The tier that each of OpenAI's service tiers stands for; lower is more urgent."""
+
 
 def terms_of(request: Request, body: SamplingFields) -> Terms:
     """Whom a request counts for, how urgent it may be, and by when it is wanted.
 
-    A ``priority`` that is more urgent than the tenant may ask for is raised to what it may ask for.
+    A tier that is more urgent than the tenant may ask for is raised to what it may ask for.
 
     Raises:
         InvalidRequestError: the tenant's name cannot be used, or the deadlines contradict each other.
@@ -27,10 +32,25 @@ def terms_of(request: Request, body: SamplingFields) -> Terms:
         )
     return Terms(
         tenant=tenant,
-        priority=max(body.priority or 0, context.engine.tenants.find(tenant).most_urgent_tier),
+        priority=max(_wanted_tier(body), context.engine.tenants.find(tenant).most_urgent_tier),
         ttft_deadline_ms=ttft_ms,
         deadline_ms=total_ms,
         cache_salt=body.cache_salt,
         label=request_label(request.scope),
         arrival_ns=request.state.arrival_ns,
     )
+
+
+def served_tier(body: SamplingFields, terms: Terms) -> str | None:
+    """The service tier that a request got, if it named one: what it asked for, or what it may have of that."""
+    if body.service_tier is None:
+        return None
+    if terms.priority > 0:
+        return "flex"
+    return "priority" if terms.priority < 0 else "default"
+
+
+def _wanted_tier(body: SamplingFields) -> int:
+    if body.priority is not None:
+        return body.priority
+    return SERVICE_TIERS[body.service_tier] if body.service_tier is not None else 0

@@ -1,0 +1,43 @@
+"""What a request wants to see beside the text: log-probabilities and token ids. Knows nothing of endpoints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chairlift.engine.outputs import ChoiceDelta
+from chairlift.server.openai.logprobs import LogprobWriter, TokenTexts
+from chairlift.server.openai.requests import ChatBody, CompletionBody, SamplingFields
+
+_MANY_LOGPROBS = 256
+"""Answers with more are written in a thread, so that other requests do not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What is shown of each choice; nothing by default.
+
+    ``num_prompt_top`` alternatives beside the prompt's log-probabilities; ``None`` shows none of these.
+    """
+
+    logprobs: LogprobWriter
+    has_token_ids: bool = False
+    num_prompt_top: int | None = None
+
+    @classmethod
+    def of(cls, body: SamplingFields, codec: TokenTexts) -> "Extras":
+        """What a request asks for."""
+        num_top = None
+        if isinstance(body, CompletionBody):
+            num_top = body.logprobs
+        elif isinstance(body, ChatBody) and body.logprobs:
+            num_top = body.top_logprobs or 0
+        writer = LogprobWriter(codec, num_top, as_ids=body.return_tokens_as_token_ids is True)
+        return cls(writer, body.return_token_ids is True, body.prompt_logprobs)
+
+    def has_news(self, delta: ChoiceDelta) -> bool:
+        """Whether a delta without text has something to show."""
+        return bool(delta.token_ids) and (self.has_token_ids or self.logprobs.is_wanted)
+
+
+def is_heavy(deltas: Sequence[ChoiceDelta]) -> bool:
+    """Whether writing these takes long enough for others to notice."""
+    return sum(len(delta.logprobs) + len(delta.prompt_logprobs or ()) for delta in deltas) > _MANY_LOGPROBS
