@@ -18,6 +18,7 @@ from chairlift.config.settings import Settings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.bad_words import with_bad_tokens
 from chairlift.engine.build import locate_model, pin_model
+from chairlift.engine.end_reports import EndReports
 from chairlift.engine.end_tokens import end_tokens
 from chairlift.engine.messages import (
     AddRequest,
@@ -40,6 +41,7 @@ from chairlift.engine.readiness import log_ready
 from chairlift.engine.remote_errors import to_error
 from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
+from chairlift.engine.step_notes import pass_on_admissions, pass_on_preemptions
 from chairlift.engine.supervisor import Supervisor
 from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
@@ -55,11 +57,9 @@ from chairlift.observability.activity_log import ActivityLog
 from chairlift.observability.metrics import Metrics
 from chairlift.observability.recorder import Recorder
 from chairlift.observability.request_record import RequestRecord
-from chairlift.observability.step_stats import StepStats
+from chairlift.observability.vllm_names import VllmMetrics
 
 _logger = logging.getLogger(__name__)
-
-_MS_PER_S = 1000.0
 
 
 class AsyncEngine:
@@ -76,6 +76,7 @@ class AsyncEngine:
         self.recorder = Recorder(self.metrics, tenants)
         self._configured = tenants or TenantTable()
         self._activity = ActivityLog()
+        self._reports = EndReports(settings.observability, lambda ids: self.tokenizer.decode(ids))
         self._tokenizer: EngineTokenizer | None = None
         self._info: ModelInfo | None = None
         self._supervisor: Supervisor | None = None
@@ -86,6 +87,8 @@ class AsyncEngine:
         self._seeds = SeedSource(settings.model.seed)
         self._resets: list[asyncio.Future[bool]] = []
         self._questions = Questions(self._send, self.recorder, self._configured.by_name, settings.queue)
+        if settings.observability.metrics_compat == "vllm":
+            self.metrics.registry.register(VllmMetrics(self.metrics, lambda: self._info))
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -146,6 +149,7 @@ class AsyncEngine:
         )
         self._supervisor = Supervisor(pin_model(self.settings, source), self, self._configured)
         await self._supervisor.start()
+        self._reports.start(self.model_info.name)
 
     async def stop(self, drain_timeout_s: float = 0.0) -> None:
         """Take no new requests, give running ones so long to end, abort the rest, and end the process."""
@@ -161,6 +165,7 @@ class AsyncEngine:
         if self._supervisor is not None:
             await self._supervisor.stop()
         self.recorder.engine_down()
+        await self._reports.stop()
 
     async def submit(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms | None = None
@@ -189,7 +194,7 @@ class AsyncEngine:
             tracker = RequestTracker(message.choices, prompt_token_ids, sampling, terms, record, self)
             self._send(message)
         except ChairliftError as error:
-            record.refused(is_missed=not isinstance(error, InvalidRequestError))
+            record.refused(is_missed=not isinstance(error, InvalidRequestError), now_ns=self.now_ns())
             raise
         self._trackers.update((choice.request_id, tracker) for choice in message.choices)
         try:
@@ -278,14 +283,17 @@ class AsyncEngine:
         ttft_ms = terms.ttft_deadline_ms
         if ttft_ms is None:
             ttft_ms = self._questions.queue.max_ttft_ms
-        return self.recorder.request(
+        record = self.recorder.request(
             terms.priority,
             terms.tenant,
-            Objectives(_seconds(ttft_ms), _seconds(terms.deadline_ms)),
+            Objectives.in_ms(ttft_ms, terms.deadline_ms),
             num_prompt_tokens=len(prompt_token_ids),
             num_choices=sampling.n,
             arrival_ns=terms.arrival_ns or self.now_ns(),
         )
+        record.asked_for(sampling.max_tokens)
+        self._reports.follow(record, prompt_token_ids, terms)
+        return record
 
     def _message(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms) -> AddRequest:
         seeds = self._seeds.choice_seeds(sampling.seed, sampling.n)
@@ -321,6 +329,7 @@ class AsyncEngine:
 
     def _take_step(self, message: StepDone) -> None:
         now_ns = time.monotonic_ns()
+        pass_on_admissions(message.stats, self._trackers)
         for update in message.updates:
             tracker = self._trackers.get(update.request_id)
             if tracker is None:
@@ -330,24 +339,12 @@ class AsyncEngine:
             except Exception:  # a fault in one request's text must not end the others
                 _logger.exception("the output of a request could not be processed")
                 tracker.fail(EngineUnavailableError("the output of this request could not be processed"))
-        self._record_preemptions(message.stats)
+        pass_on_preemptions(message.stats, self._trackers)
         self.recorder.step(message.stats)
         self.recorder.compare_service(now_ns)
         self._activity.step(message.stats, now_ns)
-
-    def _record_preemptions(self, stats: StepStats) -> None:
-        for note in stats.preemptions:
-            if (tracker := self._trackers.get(note.request_id)) is not None:
-                tracker.account.preempted(note.cause, note.mode, note.num_swapped_pages)
-        for note in stats.resumes:
-            if (tracker := self._trackers.get(note.request_id)) is not None:
-                tracker.account.resumed(note.num_recomputed_tokens, note.num_swapped_pages)
 
     def _settle_reset(self, done: bool) -> None:
         reset = self._resets.pop(0)
         if not reset.done():
             reset.set_result(done)
-
-
-def _seconds(duration_ms: float | None) -> float | None:
-    return None if duration_ms is None else duration_ms / _MS_PER_S

@@ -44,7 +44,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     config = _read_config(sys.stdin.buffer)
-    configure_logging(config.log_level)
+    configure_logging(config.log_level, log_format=config.log_format)
     _exit_with_parent(Path(config.socket_dir))
     sockets = EngineSockets(config.inbound_address, config.outbound_address)
     try:

@@ -102,6 +102,7 @@ async def answer(request: Request, body: SamplingFields, job: Job, style: Answer
     ):
         headers[IGNORED_HEADER] = ", ".join(ignored)
     with ExitStack() as while_open:
+        while_open.enter_context(context.concurrency.counted(request, caller))
         generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
         live = LiveRequest(head.id, caller.key_number, terms, generation)
         while_open.enter_context(context.directory.listed(live))
