@@ -90,6 +90,7 @@ class Access:
         self._with_keys = tenants.names_with_keys
         self._trusts_user = tenancy.trust_user
         self._header = tenancy.tenant_header
+        self._isolates_prefixes = tenancy.isolate_prefix_cache
 
     @property
     def needs_key(self) -> bool:
@@ -132,6 +133,10 @@ class Access:
                 f"user names {name!r}, a tenant that is reached by its own key only", param="user"
             )
         return name
+
+    def cache_salt_of(self, tenant: str, asked_for: str | None) -> str | None:
+        """The salt of a request's cached prefixes: the one it asked for, within its tenant if tenants share none."""
+        return f"{tenant}\0{asked_for or ''}" if self._isolates_prefixes else asked_for
 
 
 def _bearer_token(headers: Headers) -> bytes | None:

@@ -5,6 +5,7 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 import chairlift
@@ -40,6 +41,7 @@ from chairlift.server.openai import (
     tokenize,
 )
 from chairlift.server.openapi import install_openapi
+from chairlift.server.origins import OriginGuard, OriginRules
 
 _BODIES = (
     requests.CompletionBody,
@@ -83,7 +85,7 @@ def create_app(
         sections: limits and the like; the defaults if absent.
 
     Raises:
-        ConfigurationError: a key is empty, so that anybody would be let in by mistake.
+        ConfigurationError: a key is empty, so that anybody would be let in by mistake; or an origin is none.
     """
     app = FastAPI(
         title="Chairlift", version=chairlift.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -116,6 +118,16 @@ def create_app(
     app.add_exception_handler(HTTPStatus.INTERNAL_SERVER_ERROR, handle_unexpected_error)
     app.add_middleware(AccessGuard, access=access)
     app.add_middleware(RequestLabel)
+    rules = OriginRules(settings.host, sections.connections.allowed_hosts, sections.connections.allowed_origins)
+    app.add_middleware(OriginGuard, rules=rules)
+    if rules.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=rules.origins,
+            allow_methods=("GET", "POST", "PATCH", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "X-Chairlift-Request-Id", "Retry-After"),
+        )
     if http_metrics is not None:
         app.add_middleware(HttpCounting, metrics=http_metrics)
     return app

@@ -1,7 +1,9 @@
 """The OpenAPI document: request schemas from pydantic, answers from msgspec. Knows nothing of any endpoint."""
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 from fastapi import FastAPI
@@ -39,8 +41,36 @@ def install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]], answers: Se
 
 def _schemas(bodies: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:
     _, of_bodies = models_json_schema([(body, "validation") for body in bodies], ref_template=_SCHEMAS + "{model}")
-    _, of_answers = msgspec.json.schema_components([*answers, ErrorBody], ref_template=_SCHEMAS + "{name}")
+    of_answers: dict[str, Any] = {}
+    for answer in (*answers, ErrorBody):
+        _add_schema(answer, of_answers)
     return {**of_bodies.get("$defs", {}), **of_answers}
+
+
+def _add_schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type; those of the structs in it are added to the components.
+
+    msgspec describes what it could also read, and so no unions of structs that have no tag; they are taken apart here.
+    """
+    try:
+        (schema,), found = msgspec.json.schema_components([kind], ref_template=_SCHEMAS + "{name}")
+    except TypeError:
+        pass
+    else:
+        components.update(found)
+        return schema
+    if get_origin(kind) in (Union, UnionType):
+        members = [member for member in get_args(kind) if member is not msgspec.UnsetType]
+        return {"anyOf": [_add_schema(member, components) for member in members]}
+    if get_origin(kind) is list:
+        return {"type": "array", "items": _add_schema(get_args(kind)[0], components)}
+    fields = msgspec.structs.fields(kind)
+    components[kind.__name__] = {"title": kind.__name__, "type": "object", "description": inspect.getdoc(kind)}
+    components[kind.__name__] |= {
+        "properties": {field.encode_name: _add_schema(field.type, components) for field in fields},
+        "required": [field.encode_name for field in fields if field.required],
+    }
+    return {"$ref": _SCHEMAS + kind.__name__}
 
 
 def _described(answer: type[msgspec.Struct], description: str) -> dict[str, Any]:

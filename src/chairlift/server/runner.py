@@ -210,7 +210,8 @@ class _Service:
         has_key = self._access.needs_key
         if not has_key and not is_loopback(host):
             logger.warning(
-                "anybody who reaches %s port %d may use this server: no key is needed",
+                "NO API KEY IS NEEDED, and other machines can reach %s port %d: whoever does may use this server. "
+                "Set --api-key (CHAIRLIFT_API_KEY) or --tenants, or listen on 127.0.0.1",
                 host,
                 port,
             )

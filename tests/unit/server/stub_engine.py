@@ -134,7 +134,7 @@ def request(
     async def send() -> httpx.Response:
         app = create_app(engine or StubEngine(), server or ServerSettings(), access)
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_faults)
-        async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **arguments)
 
     return asyncio.run(send())

@@ -55,7 +55,7 @@ def while_waiting(check: Any, *, access: Access = ACCESS, key: str | None = "sk-
         engine = StubEngine(script=gate.script)
         app = create_app(engine, ServerSettings(), access)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stub") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             body = {"prompt": ["x", "y"], "n": 2, "max_tokens": 1, **options.pop("body", {})}
             waiting = asyncio.ensure_future(
                 client.post(COMPLETIONS, json=body, headers={**headers, "X-Request-Id": "mine/own"})

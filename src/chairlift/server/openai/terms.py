@@ -35,7 +35,7 @@ def terms_of(request: Request, body: SamplingFields) -> Terms:
         priority=max(_wanted_tier(body), context.engine.tenants.find(tenant).most_urgent_tier),
         ttft_deadline_ms=ttft_ms,
         deadline_ms=total_ms,
-        cache_salt=body.cache_salt,
+        cache_salt=context.access.cache_salt_of(tenant, body.cache_salt),
         label=request_label(request.scope),
         arrival_ns=request.state.arrival_ns,
     )
