@@ -3,7 +3,7 @@
 Knows nothing of how the step was decided.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 from chairlift.core.events import TokensEmitted
@@ -11,7 +11,7 @@ from chairlift.core.outcome import CommittedStep, RequestUpdate
 from chairlift.core.request import FinishReason, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import InFlightStep
-from chairlift.core.step_plan import PromptLogprobs, StepResult
+from chairlift.core.step_plan import StepResult
 
 KeepsRow = Callable[[Request], bool]
 """Whether the row of a running request goes on executing after it finishes."""
@@ -40,9 +40,10 @@ def take_in(
         state.costs.observe_copies(record.num_swapped_pages, result.swap_duration_ns)
         state.host.release(record.host_leases)
     rows = record.decodes + sampled
-    is_special = result.failed_rows or result.logprobs or result.prompt_logprobs
-    take = _take_special_tokens if is_special else _take_tokens
+    take = _take_tokens_and_failures if result.failed_rows else _take_tokens
     updates = take(state, keeps_row, rows, result)
+    if result.logprobs or result.prompt_logprobs:
+        updates = _with_logprobs(state, rows, updates, result)
     for request in record.filled:
         if request.finish_reason is None:
             state.memory.publish(request)
@@ -107,10 +108,10 @@ def _take_tokens(
     return updates
 
 
-def _take_special_tokens(
+def _take_tokens_and_failures(
     state: SchedulerState, keeps_row: KeepsRow, rows: list[Request], result: StepResult
 ) -> list[RequestUpdate]:
-    """The same for a step with rows that failed, or with log-probabilities."""
+    """The same for a step with rows that failed."""
     updates: list[RequestUpdate] = []
     for row, (request, token_id) in enumerate(zip(rows, result.token_ids, strict=True)):
         if request.finish_reason is not None:
@@ -122,22 +123,26 @@ def _take_special_tokens(
             updates.append(RequestUpdate(request.request_id, (), FinishReason.ERROR, None, cached, None))
             continue
         request.token_ids.append(token_id)
-        update = _end_with(state, keeps_row, request, token_id)
-        updates.append(update._replace(logprobs=result.logprobs.get(row)))
+        updates.append(_end_with(state, keeps_row, request, token_id))
     _note_tokens(state, result.step, [update for update in updates if update.token_ids])
-    return _with_prompt_logprobs(state, updates, result.prompt_logprobs) if result.prompt_logprobs else updates
+    return updates
 
 
-def _with_prompt_logprobs(
-    state: SchedulerState, updates: list[RequestUpdate], found: Mapping[int, PromptLogprobs]
+def _with_logprobs(
+    state: SchedulerState, rows: list[Request], updates: list[RequestUpdate], result: StepResult
 ) -> list[RequestUpdate]:
-    """Add them to the updates of their requests; a request without a token in this step gets an update for them."""
-    updates = [update._replace(prompt_logprobs=found.get(update.request_id)) for update in updates]
-    updated = {update.request_id for update in updates}
-    for request_id, logprobs in found.items():
-        if request_id not in updated and (request := state.requests.get(request_id)) is not None:
+    """Add log-probabilities to the updates of their requests; a prompt's may come in a step without a token."""
+    of_tokens = {rows[row].request_id: found for row, found in result.logprobs.items()}
+    of_prompts = dict(result.prompt_logprobs)
+    for index, update in enumerate(updates):
+        of_token = of_tokens.get(update.request_id) if update.token_ids else None
+        of_prompt = of_prompts.pop(update.request_id, None)
+        if of_token is not None or of_prompt is not None:
+            updates[index] = update._replace(logprobs=of_token, prompt_logprobs=of_prompt)
+    for request_id, found in of_prompts.items():
+        if (request := state.requests.get(request_id)) is not None:
             cached = request.num_cached_tokens or 0
-            updates.append(RequestUpdate(request_id, (), None, None, cached, None, logprobs))
+            updates.append(RequestUpdate(request_id, (), None, None, cached, None, found))
     return updates
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import PromptLogprobs, TokenLogprobs
 from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
-from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer
+from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer, PromptLogprobsGate
 from chairlift.engine.outputs import ChoiceDelta
 
 TOKENIZER = ByteTokenizer()
@@ -31,7 +32,7 @@ def joined(deltas: list[ChoiceDelta]) -> str:
 
 
 @pytest.mark.parametrize(("stop", "text", "reason"), [("PQRST", "", "PQRST"), ("RST", "PQ", "RST")])
-def test_no_character_of_a_stop_string_goes_out(stop: str, text: str, reason: str) -> None:
+def test_b36_no_character_of_a_stop_string_goes_out(stop: str, text: str, reason: str) -> None:
     choice = processor(stop=[stop])
     deltas = feed(choice, "PQRSTUV")
     assert joined(deltas) == text
@@ -128,3 +129,55 @@ def test_unread_deltas_of_a_choice_become_one_and_no_choice_is_passed_over() -> 
     assert buffer
     assert buffer.take() == ChoiceDelta(1, "x", (7,), 1)
     assert not buffer
+
+
+def found(*logprobs: float) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(logprob, 1) for logprob in logprobs)
+
+
+def test_an_offset_is_where_the_tokens_character_begins_whatever_is_held_back() -> None:
+    choice = processor(logprobs=0, stop=["€5!"])
+    deltas = [choice.process([byte], logprobs=found(-1.0)) for byte in "a€5".encode()]
+    assert [delta.text for delta in deltas] == ["a", "", "", "", ""]
+    assert [delta.text_offsets for delta in deltas] == [(0,), (1,), (1,), (1,), (2,)]
+    assert all(len(delta.logprobs) == 1 for delta in deltas)
+
+
+def test_logprobs_behind_a_stop_string_are_dropped_with_their_tokens() -> None:
+    delta = processor(logprobs=0, stop=["b"]).process([97, 98, 99], logprobs=found(-1.0, -2.0, -3.0))
+    assert (delta.token_ids, delta.logprobs, delta.text_offsets) == ((97, 98), found(-1.0, -2.0), (0, 1))
+
+
+def test_prompt_logprobs_come_once_with_the_first_token_however_often_they_were_computed() -> None:
+    choice = processor(prompt_logprobs=0)
+    choice.note_prompt(PromptLogprobs(1, found(-1.0, -2.0)))
+    choice.note_prompt(PromptLogprobs(1, found(-1.0, -2.0, -3.0)))
+    choice.note_prompt(PromptLogprobs(3, found(-3.0, -4.0)))
+    assert choice.process([97]).prompt_logprobs == found(-1.0, -2.0, -3.0, -4.0)
+    assert choice.process([97]).prompt_logprobs is None
+
+
+def test_choices_wait_until_the_first_one_knows_the_prompts_logprobs() -> None:
+    gate = PromptLogprobsGate()
+    early = [ChoiceDelta(1, "x", (1,), 1), ChoiceDelta(2, "y", (1,), 1), ChoiceDelta(1, "z", (2,), 2)]
+    assert [gate.let_through(delta) for delta in early] == [[], [], []]
+    told = gate.let_through(ChoiceDelta(0, "a", (1,), 1, prompt_logprobs=found(-1.0)))
+    assert [(delta.index, delta.text) for delta in told] == [(0, "a"), (1, "x"), (2, "y"), (1, "z")]
+    assert [delta.prompt_logprobs for delta in told] == [found(-1.0)] * 3 + [None]
+    assert gate.let_through(ChoiceDelta(0, "b", (1,), 2)) == [ChoiceDelta(0, "b", (1,), 2)]
+
+
+def test_choices_do_not_wait_for_a_first_one_that_ended_without_a_token() -> None:
+    gate = PromptLogprobsGate()
+    held, end = ChoiceDelta(1, "x", (1,), 1), ChoiceDelta(0, "", (), 0, finish_reason="abort")
+    assert gate.let_through(held) == []
+    assert gate.let_through(end) == [end, held]
+
+
+def test_merged_deltas_keep_every_logprob() -> None:
+    buffer = DeltaBuffer()
+    buffer.put(ChoiceDelta(0, "a", (1,), 1, logprobs=found(-1.0), text_offsets=(0,), prompt_logprobs=found(-9.0)))
+    buffer.put(ChoiceDelta(0, "b", (2,), 2, logprobs=found(-2.0), text_offsets=(1,)))
+    merged = buffer.take()
+    assert (merged.logprobs, merged.text_offsets) == (found(-1.0, -2.0), (0, 1))
+    assert merged.prompt_logprobs == found(-9.0)

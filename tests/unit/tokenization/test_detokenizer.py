@@ -112,20 +112,20 @@ def test_the_space_of_the_first_word_stays_after_a_prompt() -> None:
 
 
 @pytest.mark.parametrize(("text", "num_tokens"), [("🙂", 4), ("中", 3), ("🇩🇪", 8)])
-def test_a_character_of_several_tokens_comes_out_whole(text: str, num_tokens: int) -> None:
+def test_b45_a_character_of_several_tokens_comes_out_whole(text: str, num_tokens: int) -> None:
     ids = list(text.encode())
     deltas = stream(TOKENIZERS[0].detokenizer(), ids)
     assert len(ids) == num_tokens
     assert [delta for delta in deltas if delta] == list(text)
 
 
-def test_a_character_cut_off_is_one_replacement_character() -> None:
+def test_b45_a_character_cut_off_is_one_replacement_character() -> None:
     deltas = stream(TOKENIZERS[0].detokenizer(), list("🙂".encode())[:3])
     assert deltas == ["", "", "", "\ufffd"]
 
 
 @pytest.mark.parametrize(("tokenizer", "bad"), [(TOKENIZERS[0], 0xFF), (TOKENIZERS[1], 3 + 0xFF)])
-def test_endless_invalid_bytes_keep_flowing_and_nothing_piles_up(tokenizer: Tokenizer, bad: int) -> None:
+def test_b47_endless_invalid_bytes_keep_flowing_and_nothing_piles_up(tokenizer: Tokenizer, bad: int) -> None:
     detokenizer = tokenizer.detokenizer()
     assert [detokenizer.push(bad) for _ in range(2000)] == ["\ufffd"] * 2000
     # All that is kept between tokens: fewer bytes than one character has.

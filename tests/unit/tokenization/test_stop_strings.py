@@ -73,7 +73,7 @@ def test_the_answer_does_not_depend_on_how_tokens_cut_the_text(
 
 
 @pytest.mark.parametrize(("stop", "text"), [("PQRST", ""), ("RST", "PQ")])
-def test_no_character_of_a_stop_is_sent(stop: str, text: str) -> None:
+def test_b36_no_character_of_a_stop_is_sent(stop: str, text: str) -> None:
     checker = StopChecker((stop,))
     results = [checker.push(letter, count) for count, letter in enumerate("PQRST", start=1)]
     assert "".join(result.emit for result in results) == text
@@ -81,7 +81,7 @@ def test_no_character_of_a_stop_is_sent(stop: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("stop", "text"), [("Lond", ""), ("n.", "Londo"), ("ondon", "L")])
-def test_a_stop_inside_or_across_tokens_is_noticed(stop: str, text: str) -> None:
+def test_b38_a_stop_inside_or_across_tokens_is_noticed(stop: str, text: str) -> None:
     assert run(StopChecker((stop,)), ["Lon", "don."]) == (text, stop)
     assert run(StopChecker((stop,), include_stop=True), ["Lon", "don."]) == (text + stop, stop)
 
