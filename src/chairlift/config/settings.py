@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """One setting: where it lives, its type without ``None``, and what :func:`~chairlift.config.sections.setting` says.
+    """One setting: where it lives, its type without ``None``, and what :func:`~chairlift.config.setting.setting` says.
 
     ``bounds`` are the least and greatest allowed number, ``None`` where there is no bound.
     """
