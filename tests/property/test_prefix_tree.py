@@ -14,7 +14,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 1), st.just(5)), min_size=1, max_size=
 
 
 class ShortRuns(PrefixTree):
-    """Remembers pages in runs so short that the paths here have two of them."""
+    """Binds pages into runs so short that the paths here have two of them."""
 
     RUN_PAGES = 2
 
@@ -104,10 +104,23 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(holder=consumes(holders))
     def release(self, holder):
         self.live.remove(holder)
-        self.tree.note_idle(self.pool.release(holder.lease))
+        before = self.leased() | set(holder.lease.pages)
+        self.note_idle(self.pool.release(holder.lease), before)
+
+    @rule(holder=holders, num_kept=st.integers(1, 3))
+    def shrink(self, holder, num_kept):
+        before = self.leased()
+        idle = self.pool.shrink(holder.lease, num_kept)
+        holder.path, holder.published = holder.path[:num_kept], min(holder.published, num_kept)
+        self.note_idle(idle, before)
+
+    def note_idle(self, idle, leased_before):
+        self.tree.note_idle(idle)
         self.now += 1
+        newly_idle = leased_before - self.leased()
+        assert set(idle) == newly_idle & set(self.model.values())
         for path, page in self.model.items():
-            if page in holder.lease.pages and self.pool.references(page) == 0:
+            if page in newly_idle:
                 self.last_used[path] = self.now
 
     @rule()
@@ -121,6 +134,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.pool.num_cached == len(set(self.model.values()) - self.leased())
         for page in range(NUM_PAGES):
             assert self.pool.is_cached(page) == (page in self.model.values())
+            assert self.pool.references(page) == sum(page in holder.lease.pages for holder in self.live)
 
     def teardown(self):
         for holder in list(self.live):
@@ -146,3 +160,22 @@ def test_a_page_that_was_replaced_is_not_found_again():
     tree.note_idle(pool.release(first))
     assert tree.insert(keys, second.pages, 0, 2) == 2
     assert tree.match(keys) == second.pages
+
+
+class MostRecentFirst:
+    def rank(self, page) -> float:
+        return -page.last_used
+
+
+def test_a_policy_is_told_when_the_page_of_a_leaf_was_last_given_back():
+    pool = PagePool(NUM_PAGES)
+    tree = ShortRuns(pool, MostRecentFirst())
+    keyer = DigestKeyer()
+    paths = pool.lease([], 3), pool.lease([], 1), pool.lease([], 3)
+    for token, lease in enumerate(paths):
+        keys = keyer.extend(keyer.root(None, None), [token] * PAGE_SIZE * len(lease.pages), PAGE_SIZE)
+        tree.insert(keys, lease.pages, 0, len(keys))
+    for lease in paths:
+        tree.note_idle(pool.release(lease))
+    given_up = [tree.evict() for _ in range(7)]
+    assert given_up == [page for lease in reversed(paths) for page in reversed(lease.pages)]

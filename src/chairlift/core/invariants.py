@@ -5,6 +5,7 @@ Knows nothing of how it got there. Tests ask after every step, the engine when i
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from chairlift.core.request import Phase, Request
 from chairlift.core.scheduler import Scheduler
@@ -17,6 +18,7 @@ def check(scheduler: Scheduler) -> list[str]:
     state = scheduler.state
     return [
         *_check_pages(state),
+        *_check_runs(state),
         *_check_host_pages(state),
         *_check_tree(state),
         *_check_requests(scheduler),
@@ -62,6 +64,15 @@ def _check_pages(state: SchedulerState) -> Iterator[str]:
     for request in _holders(state):
         if len(set(request.pages)) != len(request.pages):
             yield f"request {request.request_id} has a page twice: {request.pages}"
+
+
+def _check_runs(state: SchedulerState) -> Iterator[str]:
+    parent_of = {node.page: None if node.parent is None else node.parent.page for node in state.memory.tree.nodes}
+    for run in state.memory.pool.runs:
+        if any(parent_of.get(page) != before for before, page in pairwise(run.pages)):
+            yield f"pages {run.pages} are counted together and do not follow one another in the prefix tree"
+        if run.first not in parent_of or not run.is_bound:
+            yield f"pages {run.pages} are counted together, and left the prefix tree"
 
 
 def _check_host_pages(state: SchedulerState) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Knows nothing of steps or queues; it is told when tokens are computed and when requests come and go.
 """
 
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -17,8 +18,6 @@ from chairlift.core.views import RequestView
 from chairlift.errors import PoolExhaustedError
 
 PageNamer: TypeAlias = Callable[[Hashable, Sequence[int], int], list[Hashable]]
-_KEYS_AT_A_TIME = 16
-"""Keys made at first beyond those that the tree has; twice as many each time these are found."""
 
 
 class Start(NamedTuple):
@@ -63,7 +62,7 @@ class KVMemory:
     @property
     def num_available(self) -> int:
         """Pages that can be leased now: free ones, and cached ones that would be evicted."""
-        return self.pool.num_free + self.pool.num_cached
+        return self.pool.num_available
 
     @property
     def num_token_slots(self) -> int:
@@ -228,18 +227,14 @@ class KVMemory:
 
     def _match(self, request: Request, num_pages: int) -> list[int]:
         """Find cached pages, making keys only as far as the tree has them, and a few more."""
-        keys = request.page_keys
+        keys, tree = request.page_keys, self.tree
         if len(keys) < num_pages:
             self._name_pages(request, num_pages, self._keyer.recall)
-        pages = self.tree.match(keys[:num_pages])
-        step = _KEYS_AT_A_TIME
-        while len(pages) == len(keys) < num_pages:
-            self._extend_keys(request, min(len(keys) + step, num_pages))
-            if keys[len(pages)] not in self.tree:
-                break
-            pages = self.tree.match(keys)
-            step *= 2
-        return pages
+        num_more = 1
+        while len(keys) < num_pages and (not keys or keys[-1] in tree):
+            self._extend_keys(request, min(len(keys) + num_more, num_pages))
+            num_more *= 2
+        return tree.match(keys if len(keys) <= num_pages else keys[:num_pages])
 
     def _extend_keys(self, request: Request, num_pages: int) -> None:
         if len(request.page_keys) < num_pages:
@@ -248,4 +243,7 @@ class KVMemory:
     def _name_pages(self, request: Request, num_pages: int, name: PageNamer) -> None:
         keys, size = request.page_keys, self.page_size
         parent = keys[-1] if keys else self._keyer.root(request.cache_salt, request.adapter)
-        keys.extend(name(parent, request.token_ids[len(keys) * size : num_pages * size], size))
+        token_ids = request.token_ids
+        if isinstance(token_ids, array):  # A prompt may be long: it is not copied.
+            token_ids = memoryview(token_ids)
+        keys.extend(name(parent, token_ids[len(keys) * size : num_pages * size], size))

@@ -14,14 +14,14 @@ import heapq
 from collections.abc import Hashable, Iterable, Sequence
 from typing import ClassVar
 
-from chairlift.core.page_pool import PagePool
+from chairlift.core.page_pool import PagePool, PageRun
 from chairlift.core.policies.eviction import EvictionPolicy
 
 
 class Node:
     """One cached page."""
 
-    __slots__ = ("depth", "key", "last_used", "num_children", "page", "parent", "run", "run_version", "version")
+    __slots__ = ("above", "depth", "key", "last_used", "num_children", "page", "parent", "run", "version")
 
     def __init__(self, key: Hashable, page: int, parent: "Node | None", last_used: int) -> None:
         self.key = key
@@ -31,12 +31,13 @@ class Node:
         """Pages before this one on its path."""
         self.num_children = 0
         self.last_used = last_used
-        """Logical time of the last release of its page; grows with every release in the tree."""
+        """Logical time of the last release of its page, once it is a leaf that nobody leases; see :meth:`note_idle`."""
         self.version = 0
         """Entries of the eviction heap that carry another version are stale."""
-        self.run: list[int] = []
-        """The last pages of its path, its own included, if ``run_version`` is the tree's."""
-        self.run_version = -1
+        self.run: PageRun | None = None
+        """The run of pages that ends with its own; only at the end of a block, and if it was asked for."""
+        self.above: Node | None = None
+        """The end of the block before, known as soon as ``run`` is."""
 
 
 class PrefixTree:
@@ -46,8 +47,8 @@ class PrefixTree:
     again, got a child, ranked anew) are skipped when they come up.
     """
 
-    RUN_PAGES: ClassVar[int] = 16
-    """A node in so many remembers the pages from there up."""
+    RUN_PAGES: ClassVar[int] = 64
+    """Pages of a block: every so many pages of a path, from the first on, are found, leased and given back as one."""
 
     def __init__(self, pool: PagePool, eviction: EvictionPolicy) -> None:
         self._pool = pool
@@ -56,8 +57,6 @@ class PrefixTree:
         self._by_page: dict[int, Node] = {}
         self._heap: list[tuple[float, int, int, Node]] = []
         self._now = 0
-        self._run_version = 0
-        """Changes whenever a page of a node is replaced by an equal one."""
         self.version = 0
         """Changes whenever a page enters or leaves the tree: equal versions find the same prefixes."""
 
@@ -81,29 +80,47 @@ class PrefixTree:
         if not keys or keys[0] not in nodes:
             return []
         low, high = 1, len(keys)
+        middle = high  # Most often all of them are there.
         while low < high:
-            middle = (low + high + 1) // 2
             if keys[middle - 1] in nodes:
                 low = middle
             else:
                 high = middle - 1
+            middle = (low + high + 1) // 2
+        return self._path(nodes[keys[low - 1]])
+
+    def _path(self, last: Node) -> list[int]:
+        """Return the pages from the root to a node, block by block."""
+        rest: list[int] = []
+        node: Node | None = last
+        while node is not None and (node.depth + 1) % self.RUN_PAGES:
+            rest.append(node.page)
+            node = node.parent
+        rest.reverse()
+        parts = [rest]
+        while node is not None:
+            run = node.run
+            if run is None or not run.is_bound:
+                parts.append(self._bind(node))
+            else:
+                parts.append(run.pages)
+            node = node.above
         pages: list[int] = []
-        for end in range(self.RUN_PAGES, low + 1, self.RUN_PAGES):
-            node = nodes[keys[end - 1]]
-            pages += node.run if node.run_version == self._run_version else self._note_run(node)
-        pages += [nodes[key].page for key in keys[len(pages) : low]]
+        for part in reversed(parts):
+            pages += part
         return pages
 
-    def _note_run(self, node: Node) -> list[int]:
-        """Remember the last pages of a node's path, until any page of any node is replaced."""
-        run: list[int] = []
-        above: Node | None = node
-        while above is not None and len(run) < self.RUN_PAGES:
-            run.append(above.page)
-            above = above.parent
-        run.reverse()
-        node.run, node.run_version = run, self._run_version
-        return run
+    def _bind(self, last: Node) -> list[int]:
+        """Return the pages of the block that ends with this node, bound into a run unless another branch did that."""
+        pages: list[int] = []
+        node: Node | None = last
+        while node is not None and len(pages) < self.RUN_PAGES:
+            pages.append(node.page)
+            node = node.parent
+        pages.reverse()
+        last.above = node
+        last.run = self._pool.bind(pages)
+        return pages
 
     def insert(self, keys: Sequence[Hashable], pages: Sequence[int], start: int, end: int) -> int:
         """Offer pages ``[start, end)`` of a leased path, whose pages before ``start`` are in the tree already.
@@ -132,7 +149,6 @@ class PrefixTree:
                 self._pool.unmark_cached(node.page)
                 node.page = page
                 node.version += 1
-                self._run_version += 1
             else:
                 return index
             self._by_page[page] = node
@@ -141,10 +157,14 @@ class PrefixTree:
         return end
 
     def note_idle(self, pages: Sequence[int]) -> None:
-        """Pages in the tree lost their last lease together: they can be given up from now on."""
+        """Pages in the tree lost their last lease together: they can be given up from now on.
+
+        They are the end of one path, deepest first, so only the first can be a leaf. It notes the time for all, and
+        hands it up when it is given up: by the time a node is a leaf, it was told of the last release of its page.
+        """
         self._now += 1
-        for page in pages:
-            node = self._by_page[page]
+        if pages:
+            node = self._by_page[pages[0]]
             node.last_used = self._now
             if node.num_children == 0:
                 self._offer(node)
@@ -191,5 +211,6 @@ class PrefixTree:
         parent = node.parent
         if parent is not None:
             parent.num_children -= 1
+            parent.last_used = max(parent.last_used, node.last_used)
             if parent.num_children == 0 and self._pool.references(parent.page) == 0:
                 self._offer(parent)

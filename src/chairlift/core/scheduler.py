@@ -208,14 +208,14 @@ class Scheduler:
             return None
         self._pace.planned(draft)
         state.ledger.end_step(draft, state.waiting)
-        left = tuple(request_id for request_id in state.left if request_id not in state.ended)
+        left = tuple([request_id for request_id in state.left if request_id not in state.ended])
         copies = state.host.take_copies()
         plan = draft.freeze(self._epoch, len(decodes), ended=tuple(state.ended), left=left, swapped_out=copies)
         state.ended.clear()
         state.left.clear()
         num_copies = len(copies) + len(draft.swapped_in)
         state.in_flight.append(
-            InFlightStep(draft.step, decodes, draft.chunks, draft.budget, state.due, num_copies, draft.host_leases)
+            InFlightStep(draft.step, decodes, draft.chunks, draft.budget, draft.host_leases, state.due, num_copies)
         )
         self._next_step += 1
         if self._events is not None:
@@ -263,7 +263,7 @@ class Scheduler:
             state.num_decode_context_tokens += len(state.decoding)
             self._pace.planned(draft)
             state.ledger.end_step(draft, state.waiting)
-            record = InFlightStep(draft.step, [], [], draft.budget)
+            record = InFlightStep(draft.step, [], [], draft.budget, [])
             self._pace.committed(record, StepResult(draft.step, (), duration_ns))
             self._next_step += 1
         return first_step

@@ -3,7 +3,8 @@
 Knows nothing of policies: it collects decisions and freezes them into a :class:`~.step_plan.StepPlan`.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from chairlift.core.page_pool import PageLease
 from chairlift.core.request import Request
@@ -19,31 +20,45 @@ class InFlightStep:
     decodes: list[Request]
     chunks: list[tuple[Request, Chunk]]
     budget: TokenBudget
-    filled: list[Request] = field(default_factory=list[Request])
+    host_leases: list[PageLease]
+    """Host pages that the step copies to the device: free once it is committed."""
+    filled: Sequence[Request] = ()
     """Decodes whose last page the step fills, or that it ends."""
     num_swapped_pages: int = 0
     """Pages copied between device and host tier, both ways."""
-    host_leases: list[PageLease] = field(default_factory=list[PageLease])
-    """Host pages that the step copies to the device: free once it is committed."""
 
 
-@dataclass(slots=True)
 class StepDraft:
     """Decisions of one step, in the order in which executors apply them."""
 
-    step: int
-    now_ns: int
-    budget: TokenBudget
-    new: list[NewRequest] = field(default_factory=list[NewRequest])
-    grown: list[PageGrowth] = field(default_factory=list[PageGrowth])
-    joined: list[int] = field(default_factory=list[int])
-    chunks: list[tuple[Request, Chunk]] = field(default_factory=list[tuple[Request, Chunk]])
-    has_preempted: bool = False
-    """Whether somebody gave way to a running request: then nobody new is admitted."""
-    preempted: dict[int, Request] = field(default_factory=dict[int, Request])
-    """Who gave way in this step, to whomever: not to be admitted again before the next one."""
-    swapped_in: list[PageCopy] = field(default_factory=list[PageCopy])
-    host_leases: list[PageLease] = field(default_factory=list[PageLease])
+    __slots__ = (
+        "budget",
+        "chunks",
+        "grown",
+        "has_preempted",
+        "host_leases",
+        "joined",
+        "new",
+        "now_ns",
+        "preempted",
+        "step",
+        "swapped_in",
+    )
+
+    def __init__(self, step: int, now_ns: int, budget: TokenBudget) -> None:
+        self.step = step
+        self.now_ns = now_ns
+        self.budget = budget
+        self.new: list[NewRequest] = []
+        self.grown: list[PageGrowth] = []
+        self.joined: list[int] = []
+        self.chunks: list[tuple[Request, Chunk]] = []
+        self.has_preempted = False
+        """Whether somebody gave way to a running request: then nobody new is admitted."""
+        self.preempted: dict[int, Request] = {}
+        """Who gave way in this step, to whomever: not to be admitted again before the next one."""
+        self.swapped_in: list[PageCopy] = []
+        self.host_leases: list[PageLease] = []
 
     def introduce(self, request: Request) -> None:
         """Tell the executor about a request that it does not know."""
@@ -69,7 +84,7 @@ class StepDraft:
             grown=tuple(self.grown),
             decodes_joined=tuple(self.joined),
             decodes_left=left,
-            chunks=tuple(chunk for _, chunk in self.chunks),
+            chunks=tuple([chunk for _, chunk in self.chunks]),
             swapped_out=swapped_out,
             swapped_in=tuple(self.swapped_in),
         )

@@ -33,4 +33,5 @@ class TokenBudget:
     @property
     def num_left(self) -> int:
         """Tokens that may still be spent, never negative."""
-        return max(0, self.limit_tokens - self.num_tokens)
+        num_tokens = self.num_decode_tokens + self.num_prefill_tokens + self.num_padding_tokens
+        return max(0, self.limit_tokens - num_tokens)

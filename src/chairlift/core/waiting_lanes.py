@@ -187,6 +187,35 @@ class Tier:
             heapq.heapify(self._by_arrival)
 
 
+class LaneWalk:
+    """The same as :class:`TierWalk` for a tier that has one lane, in which nobody is ranked again."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._taken: list[Entry] = []
+        self._is_over = False
+
+    def next(self) -> Request | None:
+        """Return the next request, or ``None`` at the end."""
+        entry = None if self._is_over else self._lane.first()
+        if entry is None:
+            return None
+        heapq.heappop(self._lane.entries)
+        self._taken.append(entry)
+        return entry[4]
+
+    def hold_back_lane(self) -> Lane | None:
+        """Skip the rest of the lane."""
+        self._is_over = True
+        return self._lane
+
+    def close(self) -> None:
+        """Put back what was taken."""
+        for entry in self._taken:
+            heapq.heappush(self._lane.entries, entry)
+        self._taken.clear()
+
+
 class TierWalk:
     """Looks at a tier's requests in order without taking them out; :meth:`close` puts everything back.
 

@@ -12,7 +12,7 @@ from chairlift.core.backlog import Backlog
 from chairlift.core.fairness import VirtualCounters
 from chairlift.core.policies.ordering import OrderingPolicy, RerankingPolicy
 from chairlift.core.request import BlockedOn, Phase, Request
-from chairlift.core.waiting_lanes import Entry, Lane, Tier, TierWalk
+from chairlift.core.waiting_lanes import Entry, Lane, LaneWalk, Tier, TierWalk
 
 _SHARED_LANE = "\0"
 """Of all tenants that have no lane of their own; the name of none, not even of the nameless one."""
@@ -145,8 +145,11 @@ class WaitingQueue:
 
     # For the walk.
 
-    def walk_tier(self, tier: int, *, is_peek: bool) -> TierWalk:
+    def walk_tier(self, tier: int, *, is_peek: bool) -> TierWalk | LaneWalk:
         """Look at the requests of one tier, to decide about them or just to see."""
+        lanes = self._tiers[tier].lanes
+        if len(lanes) == 1 and self._rerank is None:
+            return LaneWalk(*lanes.values())
         charge = self._expected_charge if self._is_fair else None
         return TierWalk(self._tiers[tier], charge, self._peek_rank if is_peek else self._rerank, self._window)
 
@@ -222,7 +225,7 @@ class QueueWalk:
         self._promoted = iter(queue.promoted)
         self._last_promoted: Request | None = None
         self._tiers = iter(list(queue.tiers))
-        self._tier: TierWalk | None = None
+        self._tier: TierWalk | LaneWalk | None = None
 
     def __enter__(self) -> "QueueWalk":
         return self

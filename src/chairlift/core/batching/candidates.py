@@ -5,7 +5,6 @@ times; then pages are kept for it, and it is passed only by those who hold none 
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chairlift.core.batching.backfill import count_needed_pages, count_spare_pages
@@ -33,12 +32,14 @@ class Candidate(NamedTuple):
     """Length of the list of requests without pages that stand before it."""
 
 
-@dataclass(slots=True)
 class Found:
     """Candidates in order, and the requests without pages that some of them would pass."""
 
-    candidates: list[Candidate] = field(default_factory=list[Candidate])
-    passed: list[Request] = field(default_factory=list[Request])
+    __slots__ = ("candidates", "passed")
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidate] = []
+        self.passed: list[Request] = []
 
     def note_start(self, candidate: Candidate) -> None:
         """A candidate started before those that it passed."""
@@ -202,26 +203,32 @@ class PrefixesInTheMaking:
         self._memory = state.memory
         self._num_ahead = max(_MIN_SHARED_TOKENS // state.memory.page_size, 1) - 1
         self._least_priority: dict[tuple[int, Hashable], int] = {}
-        for request in running:
-            self.add(request, request.num_published_pages)
+        self._added = [(request, request.num_published_pages) for request in running]
+        """Of these no keys were made yet; nobody may ask."""
         for record in state.in_flight:
             for request, chunk in record.chunks:
                 if chunk.samples and request.finish_reason is None:
-                    self.add(request, request.num_published_pages)
+                    self._added.append((request, request.num_published_pages))
 
     def add(self, request: Request, num_pages: int) -> None:
         """The request computes what follows its first ``num_pages`` pages."""
-        index = num_pages + self._num_ahead
-        page_key = self._memory.page_key(request, index)
-        if page_key is not None:
-            key = (index, page_key)
-            self._least_priority[key] = min(self._least_priority.get(key, request.priority), request.priority)
+        self._added.append((request, num_pages))
 
     def has_next(self, request: Request, num_pages: int) -> bool:
         """Whether somebody at least as urgent computes enough of what follows the request's first ``num_pages``."""
+        for other, num_other_pages in self._added:
+            self._note(other, num_other_pages)
+        self._added.clear()
         if not self._least_priority:
             return False
         index = num_pages + self._num_ahead
         # Keys are chained, so an equal key means that all pages before it are equal too.
         priority = self._least_priority.get((index, self._memory.page_key(request, index)))
         return priority is not None and priority <= request.priority
+
+    def _note(self, request: Request, num_pages: int) -> None:
+        index = num_pages + self._num_ahead
+        page_key = self._memory.page_key(request, index)
+        if page_key is not None:
+            key = (index, page_key)
+            self._least_priority[key] = min(self._least_priority.get(key, request.priority), request.priority)

@@ -42,6 +42,8 @@ class ShortestFirst:
         parts = [0] * len(prompts)
         if not prompts or budget_tokens <= 0:
             return parts
+        if len(prompts) == 1:
+            return [min(prompts[0].num_remaining_tokens, budget_tokens)]
         left = budget_tokens
         parts[0] = min(prompts[0].num_remaining_tokens, max(1, left // self._GUARANTEED_PART))
         left -= parts[0]
