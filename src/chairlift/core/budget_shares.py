@@ -46,6 +46,8 @@ class BudgetShares:
         """Return the tokens that each prompt computes in this step; see :class:`ChunkingPolicy`."""
         if not prompts or budget_tokens <= 0:
             return [0] * len(prompts)
+        if len(prompts) == 1:
+            return self._chunking.split(budget_tokens, prompts)
         tiers = {prompt.request.priority for prompt in prompts}
         promoted = [index for index, prompt in enumerate(prompts) if prompt.request.is_promoted]
         if len(tiers) == 1 and not promoted and self._weight_of is None:

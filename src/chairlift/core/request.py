@@ -39,6 +39,9 @@ class Phase(Enum):
     PREEMPTED = "preempted"
     FINISHED = "finished"
 
+    # Members are single objects; an enum hashes their names, in Python.
+    __hash__ = object.__hash__
+
 
 class FinishReason(Enum):
     """Why a request ended; the values of ``STOP`` and ``LENGTH`` are those of OpenAI's API."""

@@ -108,7 +108,7 @@ class SchedulerState:
 
     def has_quota(self, tenant: str) -> bool:
         """Whether the tenant's running requests may hold only so many pages."""
-        return self.config.tenant(tenant).max_kv_pages is not None
+        return self.has_quotas and self.config.tenant(tenant).max_kv_pages is not None
 
     def time_to_token_ns(self, request: Request) -> int:
         """Return the least time that a waiting request needs to its next token, with what is cached now."""

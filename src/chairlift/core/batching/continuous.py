@@ -33,7 +33,7 @@ class ContinuousBatching:
         state = self._state
         leaving, wanting = state.split_due()
         joining = [r for r in state.joining.values() if r.num_scheduled_tokens < r.max_computed_tokens]
-        wanting.extend(r for r in joining if r.num_scheduled_tokens == r.num_token_slots)
+        wanting += [r for r in joining if r.num_scheduled_tokens == r.num_token_slots]
         if not can_settle(state, wanting) or not make_room(state, wanting, draft):
             # Somebody has to give way, and requests of a step in flight cannot; what they need may also come with it.
             return False
@@ -70,7 +70,7 @@ class ContinuousBatching:
             found = find_candidates(state, draft, running, self._count_wanted_pages(running, draft.budget.num_left))
         running = self._with_room(running)
         prompts = [PrefillView(r, r.num_tokens - r.num_scheduled_tokens, is_running=True) for r in running]
-        prompts.extend(PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in found.candidates)
+        prompts += [PrefillView(c.request, c.num_remaining_tokens, is_running=False) for c in found.candidates]
         parts = self._split(draft.budget.num_left, prompts)
         for request, part in zip(running, parts, strict=False):
             length = self._fit(request, part, draft)
