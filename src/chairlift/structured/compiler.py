@@ -90,12 +90,14 @@ class GrammarCompiler:
                 ready.set_result(known)
                 return ready
             pending = self._pending.get(grammar.source)
-            if pending is None:
-                if self._threads is None:
-                    self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="chairlift-grammar")
-                pending = self._pending[grammar.source] = self._threads.submit(self._compile, grammar)
-                pending.add_done_callback(lambda _: self._settle(grammar.source))
-            return pending
+            if pending is not None:
+                return pending
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="chairlift-grammar")
+            pending = self._pending[grammar.source] = self._threads.submit(self._compile, grammar)
+        # Not under the lock: one that is done already settles here and now.
+        pending.add_done_callback(lambda _: self._settle(grammar.source))
+        return pending
 
     def matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
         """A matcher at the beginning of the grammar, compiled now if it was forgotten meanwhile.
