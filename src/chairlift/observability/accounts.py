@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chairlift.config.resolved import TenantTable
+from chairlift.config.tenants import RESERVED_NAMES
 from chairlift.core.fairness import VirtualCounters
 from chairlift.observability.cells import CounterCell
 from chairlift.observability.fairness_window import TenantService
@@ -129,11 +130,15 @@ class Accounts:
 
     def find(self, tier: int, tenant: str, now_ns: int) -> Account:
         """The account of a request that arrives now."""
-        labels = self._tiers.label(str(tier), now_ns), self._tenants.label(tenant or NAMELESS, now_ns)
+        labels = self._tiers.label(str(tier), now_ns), self._tenant_label(tenant, now_ns)
         account = self._accounts.get(labels)
         if account is None:
             account = self._accounts[labels] = Account(self._metrics, *labels)
         return account
+
+    def _tenant_label(self, tenant: str, now_ns: int) -> str:
+        # Clients whose names are trusted may call themselves like a label that has its own meaning.
+        return OTHER if tenant in RESERVED_NAMES else self._tenants.label(tenant or NAMELESS, now_ns)
 
     def services(self, weights: TenantTable) -> Mapping[str, TenantService]:
         """What each tenant got, all its tiers together; those that share a label are not compared."""

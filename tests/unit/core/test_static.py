@@ -2,7 +2,9 @@
 
 import pytest
 
+from chairlift.config.resolved import TenantConfig
 from chairlift.core.events import Scheduled
+from chairlift.core.request import BlockedOn
 from tests.harness import Rig, alone
 
 EIGHT = (20, 45, 210, 33, 8, 67, 400, 12)
@@ -76,3 +78,40 @@ def test_an_abort_does_not_end_the_group_for_others():
     assert rig.scheduler.abort(gone)
     rig.run()
     assert rig.output[stays] == alone(list(range(6)), 10)
+
+
+def test_members_of_a_group_stay_within_their_tenants_quota():
+    rig = Rig(
+        num_pages=100,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        batching="static",
+        tenants={"small": TenantConfig(max_kv_pages=6)},
+    )
+    small = [rig.add([n, 2, 3, 4], max_tokens=9, tenant="small") for n in range(3)]
+    others = [rig.add([n, 2, 3, 4], max_tokens=9, tenant="large") for n in range(10, 13)]
+    rig.step()
+    # 4 + 9 - 1 tokens are 3 pages: two members of the small tenant have its 6 pages.
+    assert set(rig.scheduler.state.running) == {*small[:2], *others[:2]}
+    assert rig.scheduler.requests[small[2]].blocked_on is BlockedOn.QUOTA
+    long = rig.add([20, 2, 3, 4], max_tokens=21, tenant="large")
+    rig.run()
+    assert all(len(rig.output[request_id]) == 9 for request_id in (*small, *others))
+    assert len(rig.output[long]) == 21
+
+
+def test_a_request_that_would_stretch_a_group_beyond_a_tenants_quota_waits_for_the_next():
+    rig = Rig(
+        num_pages=100,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        batching="static",
+        tenants={"small": TenantConfig(max_kv_pages=6)},
+    )
+    small = [rig.add([n, 2, 3, 4], max_tokens=9, tenant="small") for n in range(2)]
+    long = rig.add([20, 2, 3, 4], max_tokens=21)
+    short = rig.add([21, 2, 3, 4], max_tokens=5)
+    rig.step()
+    assert set(rig.scheduler.state.running) == {*small, short}
+    rig.run()
+    assert len(rig.output[long]) == 21

@@ -10,12 +10,16 @@ from the tokens before it, and decodes overwrite it::
     [0, prompt)  real    [prompt, longest prompt)  padding, then decodes    [.., reserved)  decodes
 """
 
+from collections import Counter
 from typing import ClassVar
 
 from chairlift.core.kv_memory import NOTHING
 from chairlift.core.request import BlockedOn, Phase, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
+
+_MAX_PASSED = 64
+"""Requests beyond their tenant's quota that are looked past to fill a group: bounds the cost of a step."""
 
 
 class StaticBatching:
@@ -67,21 +71,45 @@ class StaticBatching:
         self._members = []
 
     def _form_group(self, draft: StepDraft) -> None:
-        """Take waiting requests in order while all members' reservations fit in the pool together."""
+        """Take waiting requests in order while all members' reservations fit in the pool and in tenants' quotas.
+
+        Who does not fit into its tenant's quota is passed by other tenants' requests.
+        """
         state, memory = self._state, self._state.memory
         prompt_tokens = output_tokens = reserved = 0
-        for request in state.waiting.first(state.config.max_num_seqs):
-            prompt = max(prompt_tokens, request.num_prompt_tokens)
-            output = max(output_tokens, request.max_tokens)
-            tokens = min(prompt + output - 1, state.config.max_model_len)
-            if self._members and (len(self._members) + 1) * memory.pages_for(tokens) > memory.num_available:
-                request.blocked_on = BlockedOn.GROUP
-                break
-            prompt_tokens, output_tokens, reserved = prompt, output, tokens
-            self._members.append(request)
+        num_passed = 0
+        with state.waiting.walk() as walk:
+            while len(self._members) < state.config.max_num_seqs and (request := walk.next()) is not None:
+                prompt = max(prompt_tokens, request.num_prompt_tokens)
+                output = max(output_tokens, request.max_tokens)
+                tokens = min(prompt + output - 1, state.config.max_model_len)
+                num_pages = memory.pages_for(tokens)
+                if self._members and (len(self._members) + 1) * num_pages > memory.num_available:
+                    request.blocked_on = BlockedOn.GROUP
+                    break
+                if state.has_quotas and (tenants := self._find_beyond_quota(request, num_pages)):
+                    num_passed += 1
+                    if num_passed > _MAX_PASSED:
+                        break
+                    if request.tenant in tenants:
+                        request.blocked_on = BlockedOn.QUOTA
+                        walk.hold_back()
+                    continue
+                prompt_tokens, output_tokens, reserved = prompt, output, tokens
+                self._members.append(request)
         self._longest_prompt_tokens, self._reserved_tokens = prompt_tokens, reserved
         for member in self._members:
             state.admit(member, NOTHING, reserved, draft)
+
+    def _find_beyond_quota(self, request: Request, num_pages: int) -> list[str]:
+        """Return whose members would hold too much if the request joined and each had so many pages. One may always."""
+        counts = Counter(member.tenant for member in [*self._members, request])
+        quotas = {tenant: self._state.config.tenant(tenant).max_kv_pages for tenant in counts}
+        return [
+            tenant
+            for tenant, quota in quotas.items()
+            if quota is not None and counts[tenant] > 1 and counts[tenant] * num_pages > quota
+        ]
 
     def _compute_prompts(self, draft: StepDraft) -> None:
         """Compute padded prompts, as many whole ones as the budget takes, and at least one."""
