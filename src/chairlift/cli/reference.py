@@ -73,11 +73,7 @@ def metrics_page() -> str:
 
 def http_page() -> str:
     """Every endpoint with the fields of its request, from the server's own OpenAPI document."""
-    from chairlift.server.app import create_app
-    from chairlift.server.engine_port import Engine
-
-    # The document describes routes, and no route runs: an engine is never asked for.
-    document = create_app(cast("Engine", None), ServerSettings()).openapi()
+    document = _openapi()
     schemas: Schema = document.get("components", {}).get("schemas", {})
     parts = ["# HTTP", _NOTE, "The same as a machine-readable document: `GET /openapi.json`; as a page: `GET /docs`."]
     bodies: dict[str, None] = {}
@@ -91,6 +87,23 @@ def http_page() -> str:
                 bodies[name] = None
     parts += _schema_parts(bodies, schemas)
     return _joined(parts)
+
+
+def coverage_page() -> str:
+    """Which endpoints and fields of the APIs that clients know are served."""
+    from chairlift.cli.field_tables import coverage_parts
+
+    head, *parts = coverage_parts(_openapi())
+    written = [part if isinstance(part, str) else _table(part[0], part[1:]) for part in parts]
+    return _joined([str(head), _NOTE, *written])
+
+
+def _openapi() -> Schema:
+    from chairlift.server.app import create_app
+    from chairlift.server.engine_port import Engine
+
+    # The document describes routes, and no route runs: an engine is never asked for.
+    return create_app(cast("Engine", None), ServerSettings()).openapi()
 
 
 def _body_name(operation: Schema) -> str | None:
@@ -174,6 +187,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "metrics.md": metrics_page,
     "http.md": http_page,
+    "coverage.md": coverage_page,
     "cli.md": commands_page,
 }
 

@@ -1,0 +1,94 @@
+"""The page that says what the HTTP API covers: every endpoint and field of the APIs that clients know.
+
+Knows nothing of what a field does; that comes from the server's own OpenAPI document and its tables of other fields.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from chairlift.server.openai.fields import IGNORED, REFUSED
+
+GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+"""Endpoints whose fields are compared."""
+
+NOT_SERVED: Mapping[str, str] = {
+    "/v1/audio/speech": "text only",
+    "/v1/audio/transcriptions": "text only",
+    "/v1/audio/translations": "text only",
+    "/v1/batches": "not yet",
+    "/v1/completions/render": "`/tokenize` shows the ids of a prompt",
+    "/v1/embeddings": "not yet",
+    "/v1/files": "not yet",
+    "/v1/images/generations": "text only",
+    "/v1/load_lora_adapter": "no adapters yet",
+    "/v1/moderations": "not a model that generates",
+    "/v1/rerank": "not a model that generates",
+    "/v1/score": "not a model that generates",
+    "/v1/unload_lora_adapter": "no adapters yet",
+    "/classify": "not a model that generates",
+    "/inference/v1/generate": "`/v1/completions` takes and returns token ids",
+    "/is_sleeping": "no sleep mode",
+    "/pooling": "not a model that generates",
+    "/sleep": "no sleep mode",
+    "/wake_up": "no sleep mode",
+}
+"""Endpoints of OpenAI and vLLM that are answered 404, with the reason."""
+
+_INTRO = (
+    "What of OpenAI's, Anthropic's and vLLM's APIs is served. A field is *yes* (it does what it does there), *ignored* "
+    "(accepted without effect, and named in the answer's header `X-Chairlift-Ignored-Fields`) or *refused* (answered "
+    "400 unless it is `null` or has a value that asks for nothing). Every other name is refused with the nearest one "
+    "that exists, so a misspelt field is never lost. What the fields mean: [HTTP](http.md) and "
+    "[answers in detail](../api.md)."
+)
+
+
+def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[str]]]:
+    """The page's paragraphs, and its tables as rows of cells, the first row being the head."""
+    served = [
+        (f"`{method.upper()} {path}`", "yes") for path, methods in document["paths"].items() for method in methods
+    ]
+    missing = [(f"`{path}`", f"no: {why}") for path, why in NOT_SERVED.items() if path not in document["paths"]]
+    return [
+        "# API coverage",
+        _INTRO,
+        "## Endpoints",
+        [("Endpoint", "Served"), *served, *missing],
+        "## Fields",
+        [("Field", *(f"`{path}`" for path in GENERATING), "Note"), *_field_rows(document)],
+    ]
+
+
+def _field_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    bodies = [_properties(document, path) for path in GENERATING]
+    names = dict.fromkeys([*(name for body in bodies for name in body), *sorted(IGNORED), *sorted(REFUSED)])
+    return [(f"`{name}`", *(_treatment(name, body) for body in bodies), _note(name, bodies)) for name in names]
+
+
+def _properties(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    name = str(content["schema"]["$ref"]).rpartition("/")[2]
+    properties: Mapping[str, Any] = document["components"]["schemas"][name]["properties"]
+    return properties
+
+
+def _treatment(name: str, body: Mapping[str, Any]) -> str:
+    if name in body:
+        return "yes"
+    return "ignored" if name in IGNORED else "refused"
+
+
+def _note(name: str, bodies: Iterable[Mapping[str, Any]]) -> str:
+    if name in IGNORED:
+        return IGNORED[name]
+    if name in REFUSED and not any(name in body for body in bodies):
+        harmless = ", ".join(f"`{json.dumps(value)}`" for value in REFUSED[name])
+        return (
+            f"{harmless} ask for nothing"
+            if len(REFUSED[name]) > 1
+            else f"{harmless} asks for nothing"
+            if harmless
+            else ""
+        )
+    return ""
