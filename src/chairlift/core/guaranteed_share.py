@@ -27,8 +27,10 @@ from chairlift.core.waiting_queue import WaitingQueue
 
 MOST_IN_ALL = 0.5
 """All tiers together are guaranteed at most this part of the tokens; with many waiting tiers each gets less."""
+MOST_SHARES = 4
+"""And at most so many times the share of one: a client that spreads its requests over many tiers gains little."""
 MAX_TIERS = 32
-"""Tiers that earn credit at a time, those first that began to wait first: bounds the cost of a step."""
+"""Tiers that earn credit at a time: bounds the cost of a step. Whoever was promoted makes room for the next."""
 
 
 class GuaranteedShare:
@@ -45,7 +47,8 @@ class GuaranteedShare:
 
     def part_for(self, num_tiers: int) -> float:
         """Return the part of the tokens that each of so many tiers is sure of."""
-        return min(self.share, MOST_IN_ALL / min(max(num_tiers, 1), MAX_TIERS))
+        in_all = min(MOST_IN_ALL, MOST_SHARES * self.share)
+        return min(self.share, in_all / min(max(num_tiers, 1), MAX_TIERS))
 
     def is_overdue(self, turn: float | None) -> bool:
         """Whether a request promoted for this turn has waited for a slot long enough to be given somebody else's."""
@@ -67,7 +70,8 @@ class GuaranteedShare:
         part = self.part_for(len(self._credits))
         for tier in list(islice(self._credits, MAX_TIERS)):
             oldest = waiting.oldest(tier)
-            if oldest is None:
+            if oldest is None:  # All of them are held back: others may earn meanwhile.
+                self._credits[tier] = self._credits.pop(tier)
                 continue
             given = count_older(tier, oldest.sequence)
             credit = max(self._credits[tier] + part * num_tokens - given, 0.0)
@@ -76,6 +80,7 @@ class GuaranteedShare:
                 # Overdue when its tokens could have been earned once more.
                 waiting.promote(oldest, self._num_tokens + max(_num_to_compute(oldest), 1) / part)
                 oldest = waiting.oldest(tier)
+                self._credits.pop(tier, None)  # to the end of the row
             self._credits[tier] = credit
 
     def _follow(self, waiting: WaitingQueue) -> None:
