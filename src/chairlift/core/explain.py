@@ -243,6 +243,11 @@ def _in_group(state: SchedulerState, request: Request) -> str:
     return f"waits until all {len(state.running)} members of the running group have ended (--batching static)"
 
 
+def _in_grammar(state: SchedulerState, request: Request) -> str:
+    del state, request
+    return "waits until its grammar is compiled"
+
+
 _WORDS: Mapping[BlockedOn, Callable[[SchedulerState, Request], str]] = {
     BlockedOn.SLOTS: _in_slots,
     BlockedOn.PAGES: _in_pages,
@@ -252,6 +257,7 @@ _WORDS: Mapping[BlockedOn, Callable[[SchedulerState, Request], str]] = {
     BlockedOn.RESERVED: _in_reserve,
     BlockedOn.PREFIX: _in_prefix,
     BlockedOn.GROUP: _in_group,
+    BlockedOn.GRAMMAR: _in_grammar,
 }
 
 

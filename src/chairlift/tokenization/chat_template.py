@@ -39,6 +39,7 @@ class ChatTemplate:
             raise ModelLoadError(
                 f"{origin} has {len(source)} characters, but at most {MAX_TEMPLATE_CHARACTERS} are read"
             )
+        self.source = source
         self._environment = _environment()
         try:
             self._takes_parts = _loops_over_content(self._environment.parse(source))

@@ -71,6 +71,11 @@ class Tokenizer:
         """Whether :meth:`apply_chat_template` can work."""
         return bool(self._facts.chat_templates)
 
+    @property
+    def chat_template_text(self) -> str:
+        """The model's chat templates, as they are written; empty without one."""
+        return "\n".join(template.source for template in self._facts.chat_templates.values())
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text; special tokens written out in it become their ids, as in Hugging Face's libraries.
 
