@@ -15,21 +15,24 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--qui
 	$(if $(EXTRA_INDEX_URL),--extra-index-url $(EXTRA_INDEX_URL))
 RUN_STAMP := $(VENV)/.chairlift-run
 DEV_STAMP := $(VENV)/.chairlift-dev
+# The C++ kernels are compiled by the installation; after a change of their sources, by this.
+NATIVE := src/chairlift/execution/torch_backend/kernels_native
+NATIVE_STAMP := $(VENV)/.chairlift-native
 PYTEST := $(BIN)/python -m pytest $(if $(CI),--hypothesis-profile=ci)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check format format-check lint types layers spelling docstrings sizes \
-	reference reference-check docs constraints clean
+.PHONY: help setup setup-dev native serve test bench bench-peers performance-page check format format-check lint types layers \
+	spelling docstrings sizes reference reference-check docs constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 
 # ---------------------------------------------------------------------------------------------------------- set-up
 
-setup: $(RUN_STAMP) ## create .venv with what serving needs, and the default model
+setup: $(RUN_STAMP) $(NATIVE_STAMP) ## create .venv with what serving needs, and the default model
 	@echo "$(VENV) is ready; next: make serve"
 
-setup-dev: $(DEV_STAMP) ## the same, and what tests and checks need
+setup-dev: $(DEV_STAMP) $(NATIVE_STAMP) ## the same, and what tests and checks need
 	@echo "$(VENV) is ready; next: make test"
 
 # The stamps are newer than what they were made from, so an unchanged set-up costs nothing.
@@ -46,17 +49,37 @@ $(DEV_STAMP): $(RUN_STAMP)
 	$(PIP) --editable ".[test,dev]"
 	@touch $@
 
+native: $(NATIVE_STAMP) ## compile the C++ kernels, if their sources changed
+
+# Without a compiler everything works, on slower kernels; the message says so.
+$(NATIVE_STAMP): $(RUN_STAMP) $(wildcard $(NATIVE)/csrc/*) $(NATIVE)/compilation.py
+	@$(BIN)/python $(NATIVE)/compilation.py || true
+	@touch $@
+
 # --------------------------------------------------------------------------------------------------------- running
 
-serve: $(RUN_STAMP) ## serve the default model on 127.0.0.1:8000
+serve: $(RUN_STAMP) $(NATIVE_STAMP) ## serve the default model on 127.0.0.1:8000
 	@exec $(BIN)/chairlift serve $(ARGS)
 
 # --------------------------------------------------------------------------------------------------------- testing
 
 # A file stays in one process, so that what its tests share is made once.
-test: $(DEV_STAMP) ## run every test; the unit tests also once where torch cannot be imported
+test: $(DEV_STAMP) $(NATIVE_STAMP) ## run every test; the unit tests also once where torch cannot be imported
 	$(PYTEST) tests/unit --without-torch -q
 	$(PYTEST) -n $(JOBS) --dist loadfile --durations=10 $(ARGS)
+
+# ------------------------------------------------------------------------------------------------------- measuring
+
+bench: $(RUN_STAMP) ## measure Chairlift: throughput, latency, start, memory
+	$(BIN)/python -m benchmarks.figures $(ARGS)
+	$(BIN)/python -m benchmarks.performance_page
+
+bench-peers: $(DEV_STAMP) ## install other engines and measure them alternately with Chairlift
+	$(BIN)/python -m benchmarks.peers $(if $(EXTRA_INDEX_URL),--extra-index-url $(EXTRA_INDEX_URL)) $(ARGS)
+	$(BIN)/python -m benchmarks.performance_page
+
+performance-page: $(RUN_STAMP) ## write the tables of docs/performance.md and README.md from benchmarks/results
+	$(BIN)/python -m benchmarks.performance_page
 
 # -------------------------------------------------------------------------------------------------------- checking
 

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -26,7 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Served, Server, serve
+from benchmarks.over_http.served import Server, duration_s, serve, ttft_s
+from chairlift.benchmark.clock import NS_PER_S
+from chairlift.benchmark.prompts import MadePrompts
+from chairlift.benchmark.runner import FinishedRun
 from chairlift.config.load import load_settings
 from chairlift.report.statistics import Distribution, describe
 from chairlift.simulator.latency.catalogue import find_latency_model
@@ -34,13 +36,12 @@ from chairlift.simulator.latency.model import LatencyModel
 from chairlift.simulator.setup import machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
 from chairlift.simulator.summary import summarize
-from chairlift.workload.distributions import Lognormal
-from chairlift.workload.items import WorkRequest
+from chairlift.workload.distributions import Fixed, Lognormal
+from chairlift.workload.lengths import VOCAB_SIZE
 from chairlift.workload.streams import Stream, Workload
 
 NUM_SLOTS = 16
 SETTINGS: dict[str, object] = {"max_num_seqs": NUM_SLOTS, "max_model_len": 2048, "kv_cache_memory": "1GiB"}
-_NS_PER_S = 1e9
 _NUM_ALONE = 12
 """Requests by which the time outside the engine is measured."""
 _WITHIN = {"output tok/s": 0.05}
@@ -62,12 +63,12 @@ def workloads(num_requests: int) -> dict[str, Workload]:
     }
 
 
-def figures(served: Served) -> dict[str, float]:
+def figures(finished: FinishedRun) -> dict[str, float]:
     """The five numbers that are compared."""
-    gaps = [later - earlier for answer in served.answers for earlier, later in pairwise(answer.piece_times_s)]
-    num_tokens = sum(answer.num_output_tokens for answer in served.answers)
-    ttft = [answer.ttft_s for answer in served.answers]
-    return compare_figures(num_tokens / served.duration_s, describe(ttft, 1e3), describe(gaps, 1e3))
+    gaps = [pause / NS_PER_S for record in finished.records for pause in record.pauses_ns()]
+    num_tokens = sum(record.tally.num_tokens for record in finished.records)
+    ttft = [ttft_s(record) for record in finished.records]
+    return compare_figures(num_tokens / duration_s(finished), describe(ttft, 1e3), describe(gaps, 1e3))
 
 
 def compare_figures(tokens_per_s: float, ttft: Distribution | None, itl: Distribution | None) -> dict[str, float]:
@@ -111,12 +112,13 @@ class Calibration:
         log = self._folder / f"decisions-{len(self._logs)}.jsonl"
         workload = Workload(self._workload.streams, 99 + len(self._logs))
         with Server(SETTINGS, ["--decision-log", str(log)]) as server:
-            alone = [asyncio.run(serve(server.url, [WorkRequest(0, 16 + i, 1)])) for i in range(_NUM_ALONE)]
-            asyncio.run(serve(server.url, list(workload.arrivals())))
+            makers = [MadePrompts(vocab_size=VOCAB_SIZE, salt=1 + i) for i in range(_NUM_ALONE)]
+            alone = [asyncio.run(serve(server.url, _one(16 + i), maker=one)) for i, one in enumerate(makers)]
+            asyncio.run(serve(server.url, workload))
         self._logs.append(log)
         commits = (entry for entry in _entries(log) if entry["kind"] == "commit")
         for served, commit in zip(alone, commits, strict=False):
-            self._outside_s.append(served.answers[0].ttft_s - commit["ns"] / _NS_PER_S)
+            self._outside_s.append(ttft_s(served.records[0]) - commit["ns"] / NS_PER_S)
 
     def outside_ms(self) -> float:
         """Median time that a request spends outside the engine until its first token is read."""
@@ -129,6 +131,11 @@ class Calibration:
         command = [sys.executable, "-m", "chairlift", "calibrate", "--from-log", str(log), "--output", str(model)]
         subprocess.run(command, check=True)
         return find_latency_model(str(model))
+
+
+def _one(num_tokens: int) -> Workload:
+    """A prompt alone, and one token as its answer."""
+    return Workload((Stream(name="one", num_requests=1, prompt_tokens=Fixed(num_tokens), output_tokens=Fixed(1)),), 0)
 
 
 def _entries(log: Path) -> Iterator[dict[str, Any]]:
@@ -171,7 +178,7 @@ def main() -> None:
                 if number > 0 or options.runs == 1:
                     calibration.run()
                 with Server(SETTINGS) as server:
-                    real.append(figures(asyncio.run(serve(server.url, list(workload.arrivals())))))
+                    real.append(figures(asyncio.run(serve(server.url, workload))))
             simulated = simulate(workload, calibration.fit(), calibration.outside_ms())
         record[name] = {"real": real, "simulated": simulated, "outside_ms": calibration.outside_ms()}
         Console().print(judge(name, real, simulated))

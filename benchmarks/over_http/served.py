@@ -1,148 +1,157 @@
-"""Serves workloads with a real server and notes what a client sees.
+"""Serves workloads with a real server and takes down what a client sees.
 
-Knows nothing of what is claimed.
+Knows nothing of what is claimed. The client is that of ``chairlift bench serve``.
 """
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 
+from chairlift.benchmark.calls import Load, PromptMaker
+from chairlift.benchmark.client import Client
+from chairlift.benchmark.clock import NS_PER_S, SystemClock
+from chairlift.benchmark.connections import Connections
+from chairlift.benchmark.prompts import MadePrompts
+from chairlift.benchmark.records import CallRecord
+from chairlift.benchmark.runner import FinishedRun, LoadRunner
+from chairlift.benchmark.wire import Wire
+from chairlift.config.model_source import EMBEDDED_MODEL_NAME
 from chairlift.simulator.logged_steps import read_steps
-from chairlift.workload.items import WorkRequest, distinct_prompt
+from chairlift.workload.lengths import VOCAB_SIZE
+from chairlift.workload.streams import Workload
 
-FIRST_ID = 1000
-"""Prompts are made of so many ids from the first on."""
-VOCAB_SIZE = 40_000
-_NS_PER_S = 1e9
+WIRE = Wire(is_chat=False, model=EMBEDDED_MODEL_NAME, ignores_eos=True, has_tiers=True)
+"""Greedy completions of exactly so many tokens, of the embedded model."""
+TIMEOUT_S = 3600.0
+"""The longest pause of an answer: a request may wait for long where one order is compared with another."""
 _START_TIMEOUT_S = 120
+_POLL_S = 0.05
 
 
-class Server:
-    """A server of its own, on a free port, until the block ends; by default of the embedded model."""
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
-    def __init__(self, settings: Mapping[str, object], flags: Sequence[str] = ()) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+
+class ServerProcess:
+    """A server, until the block ends.
+
+    Args:
+        command: starts it.
+        port: where it listens.
+        timeout_s: how long it may take to be healthy.
+        environment: instead of this process's.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        timeout_s: float = _START_TIMEOUT_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        given = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-        command = [sys.executable, "-m", "chairlift", "serve", "--port", str(port), *given, *flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.ready_s = 0.0
+        """Seconds from the command to its first sign of health."""
+        self._timeout_s = timeout_s
+        self._started_s = time.monotonic()
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
 
-    def __enter__(self) -> "Server":
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
+    @property
+    def pid(self) -> int:
+        """The process that answers; engines may be its children."""
+        return self._process.pid
+
+    def __enter__(self) -> "ServerProcess":
+        while time.monotonic() < self._started_s + self._timeout_s and self._process.poll() is None:
             try:
-                if httpx.get(f"{self.url}/health").status_code == httpx.codes.OK:
+                if httpx.get(f"{self.url}/health", verify=False).status_code == httpx.codes.OK:
+                    self.ready_s = time.monotonic() - self._started_s
                     return self
             except httpx.TransportError:
                 pass
-            time.sleep(0.2)
+            time.sleep(_POLL_S)
         self.__exit__()
         raise RuntimeError("the server did not start")
 
     def __exit__(self, *exc: object) -> None:
         if self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
         self._process.wait()
 
 
-@dataclass(slots=True)
-class Answer:
-    """What came for one request. Seconds on one clock."""
+class Server(ServerProcess):
+    """Chairlift's server on a free port; by default of the embedded model."""
 
-    stream: int
-    sent_s: float
-    piece_times_s: list[float] = field(default_factory=list)
-    """One per step that brought a token."""
-    num_output_tokens: int = 0
-
-    @property
-    def ttft_s(self) -> float:
-        """From sending to the first piece."""
-        return self.piece_times_s[0] - self.sent_s
+    def __init__(self, settings: Mapping[str, object], flags: Sequence[str] = ()) -> None:
+        port = free_port()
+        given = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+        super().__init__([sys.executable, "-m", "chairlift", "serve", "--port", str(port), *given, *flags], port)
 
 
-@dataclass(slots=True)
-class Served:
-    """What came for a workload."""
+class _EndOfStream:
+    """Sets an event when so many requests of one stream have ended."""
 
-    start_s: float
-    answers: list[Answer] = field(default_factory=list)
-    duration_s: float = 0.0
+    def __init__(self, stream: int, num_requests: int, event: asyncio.Event) -> None:
+        self._stream = stream
+        self._num_left = num_requests
+        self._event = event
 
-    def of(self, stream: int) -> list[Answer]:
-        """Answers of one stream that have begun."""
-        return [answer for answer in self.answers if answer.stream == stream and answer.piece_times_s]
+    def sent(self, record: CallRecord) -> None:
+        """Take no notice."""
 
-
-def request_body(request: WorkRequest, number: int) -> dict[str, object]:
-    """A greedy completion of exactly so many tokens; the prompt is given as token ids."""
-    prompt = [FIRST_ID + token for token in distinct_prompt(request, number, VOCAB_SIZE)]
-    body: dict[str, object] = {"prompt": prompt, "max_tokens": request.num_output_tokens, "temperature": 0}
-    body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-    if request.tier is not None:
-        body["priority"] = request.tier
-    return body
+    def ended(self, record: CallRecord) -> None:
+        """Count it."""
+        self._num_left -= record.stream == self._stream
+        if self._num_left == 0:
+            self._event.set()
 
 
-async def send(client: httpx.AsyncClient, url: str, body: Mapping[str, object], answer: Answer, tenant: str) -> None:
-    """Send one request and note when its pieces come."""
-    answer.sent_s = time.perf_counter()
-    headers = {"x-tenant": tenant} if tenant else {}
-    async with client.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as response:
-        if response.status_code != httpx.codes.OK:
-            raise RuntimeError(f"{response.status_code}: {(await response.aread()).decode()}")
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            now_s = time.perf_counter()
-            event = json.loads(line.removeprefix("data: "))
-            if event.get("usage"):
-                answer.num_output_tokens += event["usage"]["completion_tokens"]
-            if event.get("choices"):
-                answer.piece_times_s.append(now_s)
-
-
-async def serve(url: str, requests: Sequence[WorkRequest], *, until_stream_ends: int | None = None) -> Served:
+async def serve(
+    url: str, workload: Workload, *, until_stream_ends: int | None = None, maker: PromptMaker | None = None
+) -> FinishedRun:
     """Send every request at its time, and wait for all answers.
 
-    With ``until_stream_ends``, the answers of that stream are waited for, and the rest is cancelled then.
+    With ``until_stream_ends``, the answers of that stream are waited for, and the rest is given up then. Prompts are
+    random unless ``maker`` makes them.
+
+    Raises:
+        RuntimeError: a request failed.
     """
-    served = Served(time.perf_counter())
-    async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as client:
+    clock, stop = SystemClock(), asyncio.Event()
+    observer = None
+    if until_stream_ends is not None:
+        num_requests = sum(request.stream == until_stream_ends for request in workload.arrivals())
+        observer = _EndOfStream(until_stream_ends, num_requests, stop)
+    load = Load(workload=workload, maker=maker or MadePrompts(vocab_size=VOCAB_SIZE), wire=WIRE)
+    async with Connections(url, timeout_s=TIMEOUT_S) as http:
+        finished = await LoadRunner(load, Client(http, WIRE, clock), clock, observer=observer).run(stop)
+    waited_for = [one for one in finished.records if until_stream_ends in (None, one.stream)]
+    failed = next((one for one in waited_for if not one.is_ok), None)
+    if failed is not None:
+        raise RuntimeError(f"{failed.error}: {failed.message}")
+    return finished
 
-        async def send_in_time(number: int, request: WorkRequest) -> None:
-            body = request_body(request, number)
-            answer = Answer(request.stream, 0.0)
-            await asyncio.sleep(max(0.0, request.arrival_ns / _NS_PER_S - (time.perf_counter() - served.start_s)))
-            served.answers.append(answer)
-            await send(client, url, body, answer, request.tenant or "")
 
-        tasks = [asyncio.create_task(send_in_time(number, request)) for number, request in enumerate(requests)]
-        waited_for = [
-            task
-            for task, request in zip(tasks, requests, strict=True)
-            if until_stream_ends is None or request.stream == until_stream_ends
-        ]
-        await asyncio.gather(*waited_for)
-        served.duration_s = time.perf_counter() - served.start_s
-        left = [task for task in tasks if not task.done()]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-    return served
+def duration_s(finished: FinishedRun) -> float:
+    """Seconds from the start to the end of the last answer."""
+    return (finished.end_ns - finished.start_ns) / NS_PER_S
+
+
+def ttft_s(record: CallRecord) -> float:
+    """Seconds from sending to the first piece."""
+    return record.ttft_ns / NS_PER_S
 
 
 class FullSteps(NamedTuple):
@@ -162,4 +171,4 @@ def full_steps(log: Path, budget_tokens: int, part: float = 0.95) -> FullSteps:
     full = sorted(s.duration_ns for s in read_steps(entries).steps if s.shape.num_rows >= part * budget_tokens)
     if not full:
         raise RuntimeError(f"no step had {part * budget_tokens:.0f} tokens")
-    return FullSteps(full[len(full) // 2] / _NS_PER_S, full[-1] / _NS_PER_S)
+    return FullSteps(full[len(full) // 2] / NS_PER_S, full[-1] / NS_PER_S)

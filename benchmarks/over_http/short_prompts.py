@@ -17,12 +17,17 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Answer, Server, full_steps, request_body, send
+from benchmarks.over_http.served import TIMEOUT_S, WIRE, Server, full_steps, ttft_s
+from chairlift.benchmark.client import Client
+from chairlift.benchmark.clock import SystemClock
+from chairlift.benchmark.connections import Connections
+from chairlift.benchmark.prompts import MadePrompts
+from chairlift.benchmark.records import CallRecord
 from chairlift.workload.items import WorkRequest
+from chairlift.workload.lengths import VOCAB_SIZE
 
 NUM_SHORT_TOKENS = 50
 NUM_LONG_TOKENS = 6000
@@ -32,27 +37,32 @@ SETTINGS |= {"kv_cache_memory": "1GiB"}
 NUM_IDLE = 20
 
 
-class Client:
-    """Sends prompts that are like no other."""
+class Prompts:
+    """Sends prompts that are like no other, one at a time and tenant."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
-        self._client = client
-        self._url = url
+    def __init__(self, http: Connections) -> None:
+        self._clock = SystemClock()
+        self._client = Client(http, WIRE, self._clock)
+        self._maker = MadePrompts(vocab_size=VOCAB_SIZE)
         self._num_sent = 0
 
     async def send(self, num_tokens: int, tenant: str) -> float:
         """Send a prompt; seconds to its first token, of two."""
         self._num_sent += 1
-        answer = Answer(0, 0.0)
-        body = request_body(WorkRequest(0, num_tokens, 2), self._num_sent)
-        await send(self._client, self._url, body, answer, tenant)
-        return answer.ttft_s
+        (prompt,) = self._maker.exchange(WorkRequest(0, num_tokens, 2), self._num_sent).turns
+        record = CallRecord(
+            number=self._num_sent, stream=0, tier=0, tenant=tenant, due_ns=self._clock.now_ns(), num_wanted_tokens=2
+        )
+        await self._client.answer(WIRE.body(prompt, 2, user=tenant), record)
+        if not record.is_ok:
+            raise RuntimeError(f"{record.error}: {record.message}")
+        return ttft_s(record)
 
 
 async def measure(url: str, repeats: int) -> tuple[list[float], list[float], list[float]]:
     """Seconds to first token of A alone, of A beside B, and of B."""
-    async with httpx.AsyncClient(timeout=None) as http:
-        client = Client(http, url)
+    async with Connections(url, timeout_s=TIMEOUT_S) as http:
+        client = Prompts(http)
         await client.send(NUM_LONG_TOKENS, "b")  # compiles what is compiled at first use
         idle = [await client.send(NUM_SHORT_TOKENS, "a") for _ in range(NUM_IDLE)]
         beside: list[float] = []
@@ -92,7 +102,7 @@ def main() -> None:
     for order in ("fair", "none"):
         with TemporaryDirectory() as folder:
             log = Path(folder) / "decisions.jsonl"
-            flags = ["--tenant-order", order, "--tenant-header", "x-tenant", "--decision-log", str(log)]
+            flags = ["--tenant-order", order, "--trust-user", "--decision-log", str(log)]
             with Server(SETTINGS, flags) as server:
                 idle, beside, long = asyncio.run(measure(server.url, options.repeats))
             steps = full_steps(log, BUDGET_TOKENS)

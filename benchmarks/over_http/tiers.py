@@ -23,7 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.over_http.served import Served, Server, full_steps, serve
+from benchmarks.over_http.served import Server, duration_s, full_steps, serve, ttft_s
+from chairlift.benchmark.runner import FinishedRun
 from chairlift.report.statistics import describe
 from chairlift.workload.distributions import Lognormal
 from chairlift.workload.streams import Stream, Workload
@@ -51,31 +52,30 @@ def capacity(lengths: dict[str, Any], num_requests: int) -> float:
     """Requests per second of such requests, all there at once."""
     workload = Workload((Stream(name="all", num_requests=num_requests, **lengths),), 3)
     with Server(SETTINGS) as server:
-        served = asyncio.run(serve(server.url, list(workload.arrivals())))
-    return num_requests / served.duration_s
+        finished = asyncio.run(serve(server.url, workload))
+    return num_requests / duration_s(finished)
 
 
 def run(label: str, streams: list[Stream], log: Path, seed: int) -> Row:
     """Serve streams with a server of their own, until the chat's last answer."""
-    requests = [
-        request._replace(tier=streams[request.stream].tier) for request in Workload(tuple(streams), seed).arrivals()
-    ]
+    workload = Workload(tuple(streams), seed)
     with Server(SETTINGS, ["--decision-log", str(log)]) as server:
-        served = asyncio.run(serve(server.url, requests, until_stream_ends=0))
-    ttft = describe(answer.ttft_s for answer in served.of(0))
+        finished = asyncio.run(serve(server.url, workload, until_stream_ends=0))
+    ttft = describe(ttft_s(record) for record in finished.records if record.stream == 0)
     assert ttft is not None  # noqa: S101 - all of them were waited for
     return Row(
         label,
         ttft.at(50),
         ttft.at(99),
-        _pieces_per_s(served, 0),
-        _pieces_per_s(served, 1),
+        _pieces_per_s(finished, 0),
+        _pieces_per_s(finished, 1),
         full_steps(log, BUDGET_TOKENS).median_s if len(streams) > 1 else 0.0,
     )
 
 
-def _pieces_per_s(served: Served, stream: int) -> float:
-    return sum(len(answer.piece_times_s) for answer in served.of(stream)) / served.duration_s
+def _pieces_per_s(finished: FinishedRun, stream: int) -> float:
+    records = (record for record in finished.records if record.stream == stream)
+    return sum(len(record.tally.times_ns) for record in records) / duration_s(finished)
 
 
 def main() -> None:

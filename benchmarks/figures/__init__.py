@@ -1,0 +1,1 @@
+"""Our side of the figures on ``docs/performance.md``. ``python -m benchmarks.figures`` measures them."""
