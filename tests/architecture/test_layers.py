@@ -19,6 +19,7 @@ VIOLATIONS: dict[str, dict[str, str]] = {
     "pure domain": {"core/planted.py": "import asyncio\n"},
     "workloads and metrics need no model and no server": {"observability/planted.py": "import socket\n"},
     "only the torch backend speaks torch": {"engine/planted.py": "import torch\n"},
+    "one package speaks to the grammar library": {"engine/planted_grammar.py": "import llguidance\n"},
     "only the server speaks HTTP frameworks": {"engine/planted_http.py": "import fastapi\n"},
     "nothing is unpickled": {"engine/planted_pickle.py": "import pickle\n"},
     "policies do not know each other": {
@@ -70,7 +71,7 @@ def test_every_layer_of_the_package_is_named_in_the_contract() -> None:
     present = {source_tree.module_name(path).split(".")[1] for path in source_tree.modules()[1:]}
     assert present - {"__main__"} <= named
     design = "cli server benchmark simulator cluster engine execution tokenization lora routing workload report"
-    assert named == {*design.split(), "observability", "core", "config", "errors"}
+    assert named == {*design.split(), "structured", "observability", "core", "config", "errors"}
 
 
 def test_types_are_checked_strictly_everywhere_but_in_the_torch_backend() -> None:
