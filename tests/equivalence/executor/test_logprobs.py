@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -16,6 +17,7 @@ from chairlift.core.scheduler import Scheduler
 from chairlift.core.step_plan import PromptLogprobs, TokenLogprobs
 from chairlift.core.stepper import Stepper
 from chairlift.execution.torch_backend.build import build_executor
+from chairlift.execution.torch_backend.logprobs import describe_tokens
 from tests.equivalence.tiny_models import load_reference, random_tokens, reference_logits, save_tiny_model
 
 CLOSE = 1e-4
@@ -192,3 +194,23 @@ def test_edits_decide_for_their_own_row_alone(source: ModelSource) -> None:
     assert (best, second) not in pairs
     assert run.tokens[again] == run.tokens[plain]
     assert (run.finished[nothing], run.tokens[nothing]) == ("error", [])
+
+
+@pytest.mark.parametrize("vocab_size", [3, 64, 333, 1000])
+def test_each_row_is_described_alone_and_equal_tokens_come_in_the_order_of_their_ids(vocab_size: int) -> None:
+    # Few different numbers, so that many are equal.
+    logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(1)).mul(2).round()
+    token_ids = np.array([0, 1, 2, 2, vocab_size - 1, 1])
+    num_top = np.array([0, 1, 2, 20, 70, vocab_size + 5])
+    expected = torch.log_softmax(logits.double(), -1)
+    found = describe_tokens(logits, token_ids, num_top)
+    for row, described in enumerate(found):
+        token_id, count = int(token_ids[row]), min(int(num_top[row]), vocab_size)
+        assert described.token_logprob == pytest.approx(float(expected[row, token_id]), abs=1e-6)
+        assert described.rank == 1 + int((logits[row] > logits[row, token_id]).sum())
+        order = sorted(range(vocab_size), key=lambda token: (-float(logits[row, token]), token))
+        assert [token for token, _ in described.top] == order[:count]
+        assert [logprob for _, logprob in described.top] == pytest.approx(
+            expected[row, order[:count]].tolist(), abs=1e-6
+        )
+        assert describe_tokens(logits[row : row + 1], token_ids[row : row + 1], num_top[row : row + 1]) == [described]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from chairlift.execution.torch_backend.batch import SamplingRows
-from chairlift.execution.torch_backend.request_table import RequestTable
+from chairlift.execution.torch_backend.request_table import GRAMMAR, RequestTable
 from chairlift.structured.masks import GrammarMasks, GrammarState, unpack
 
 _NEVER = float("-inf")
@@ -21,11 +21,10 @@ class GrammarEdit:
 
     def __call__(self, logits: torch.Tensor, table: RequestTable, rows: SamplingRows) -> None:
         """Set what is not allowed to -inf, in place; where a grammar failed, everything."""
-        columns = table.sampling[rows.table_rows]
-        held = np.flatnonzero(columns["has_grammar"])
+        held = np.flatnonzero(table.wishes[rows.table_rows] & GRAMMAR)
         if not len(held):
             return
-        num_prompt_tokens = columns["num_prompt_tokens"]
+        num_prompt_tokens = table.sampling["num_prompt_tokens"][rows.table_rows]
         shown: list[tuple[GrammarState, list[int]]] = []
         for row in held:
             state = table.grammars[int(rows.table_rows[row])]

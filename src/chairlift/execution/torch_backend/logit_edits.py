@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from chairlift.execution.torch_backend.batch import SamplingRows
 from chairlift.execution.torch_backend.penalties import apply_penalties
-from chairlift.execution.torch_backend.request_table import RequestTable
+from chairlift.execution.torch_backend.request_table import MIN_TOKENS, PENALTIES, TOKEN_EDITS, RequestTable
 from chairlift.execution.torch_backend.token_edits import TokenEdits
 
 LogitEdit = Callable[[torch.Tensor, RequestTable, SamplingRows], None]
@@ -30,26 +30,23 @@ cost next to nothing.
 _NEVER = np.float32(-np.inf)
 
 
-def edit_logits(
-    logits: torch.Tensor, table: RequestTable, rows: SamplingRows, further: Sequence[LogitEdit] = ()
-) -> None:
-    """Apply every edit that the requests of these rows ask for, in place."""
-    columns = table.sampling[rows.table_rows]
-    edited = np.flatnonzero(columns["has_edits"])
+def edit_logits(logits: torch.Tensor, table: RequestTable, rows: SamplingRows, wishes: NDArray[np.uint8]) -> None:
+    """Apply, in place, what sampling parameters ask for; ``wishes [S]`` are those of the rows' requests."""
     numbers = logits.numpy()
-    if len(edited):
-        edits = [edits for row in rows.table_rows[edited] if (edits := table.edits[row]) is not None]
+    edited = np.flatnonzero(wishes & TOKEN_EDITS)
+    edits = [edits for row in rows.table_rows[edited] if (edits := table.edits[row]) is not None]
+    if edits:
         _add_bias(numbers, edited, edits)
+    if (wishes & PENALTIES).any():
         apply_penalties(logits, table, rows.table_rows, rows.positions)
+    if edits:
         _keep_allowed(numbers, edited, edits)
         _forbid_bad(numbers, edited, edits, table, rows)
-    else:
-        apply_penalties(logits, table, rows.table_rows, rows.positions)
-    early = np.flatnonzero(rows.positions - columns["num_prompt_tokens"] < columns["min_tokens"])
-    if len(early):
-        _forbid(numbers, early, (table.stop_token_ids[row] for row in rows.table_rows[early]))
-    for edit in further:
-        edit(logits, table, rows)
+    if (wishes & MIN_TOKENS).any():
+        columns = table.sampling[rows.table_rows]
+        early = np.flatnonzero(rows.positions - columns["num_prompt_tokens"] < columns["min_tokens"])
+        if len(early):
+            _forbid(numbers, early, (table.stop_token_ids[row] for row in rows.table_rows[early]))
 
 
 def _add_bias(logits: NDArray[np.float32], rows: NDArray[np.int64], edits: Sequence[TokenEdits]) -> None:

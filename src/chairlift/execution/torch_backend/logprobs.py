@@ -1,14 +1,17 @@
 """Log-probabilities of tokens by the model's own logits, before anything changed these.
 
-Knows nothing of requests. Each row's numbers are made in an order that does not depend on the other rows.
+Knows nothing of requests. Each row is worked on alone, so its numbers do not depend on the other rows.
 """
+
+import math
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from chairlift.core.step_plan import TokenLogprobs
-from chairlift.execution.torch_backend.torch_draw import block_ends
+
+_BLOCK = 64
 
 
 def describe_tokens(
@@ -17,23 +20,40 @@ def describe_tokens(
     """Return how likely the model found each row's token, and so many of the most likely ones beside it.
 
     Args:
-        logits: float32 [R, V].
+        logits: float32 [R, V] on the CPU.
         token_ids: [R].
         num_top: [R], alternatives wanted for each row; 0 is none but the token itself.
     """
-    own = logits.gather(1, torch.from_numpy(token_ids).unsqueeze(1))  # [R, 1]
-    ranks = (logits > own).sum(dim=1) + 1  # [R]
-    best = logits.max(dim=1, keepdim=True).values.double()  # [R, 1]
-    weights = (logits - best.float()).exp_()  # [R, V]
-    totals = best + block_ends(weights)[1][:, -1:].log()  # [R, 1], the logarithm of the sum of all exponentials
-    logprobs = (own.double() - totals).squeeze(1).tolist()
-    tops: list[tuple[tuple[int, float], ...]] = [()] * len(token_ids)
-    # Rows that want as many are looked at together: which of two equal tokens comes first must not depend on others.
-    for count in np.unique(num_top[num_top > 0]).tolist():
-        rows = np.flatnonzero(num_top == count)
-        index = torch.from_numpy(rows)
-        top = logits[index].topk(min(count, logits.shape[1]), dim=1)
-        values = (top.values.double() - totals[index]).tolist()
-        for row, ids, numbers in zip(rows.tolist(), top.indices.tolist(), values, strict=True):
-            tops[row] = tuple(zip(ids, numbers, strict=True))
-    return [TokenLogprobs(*described) for described in zip(logprobs, ranks.tolist(), tops, strict=True)]
+    scratch = np.empty(logits.shape[1], np.float32)
+    with np.errstate(invalid="ignore"):  # rows that are no numbers fail, and nobody reads what is said of them
+        wanted = zip(logits.numpy(), token_ids.tolist(), num_top.tolist(), strict=True)
+        return [_describe(row, token_id, count, scratch) for row, token_id, count in wanted]
+
+
+def _describe(row: NDArray[np.float32], token_id: int, num_top: int, scratch: NDArray[np.float32]) -> TokenLogprobs:
+    best = row.max()
+    np.subtract(row, best, out=scratch)
+    np.exp(scratch, out=scratch)
+    total = float(best) + math.log(scratch.sum(dtype=np.float64))
+    own = row[token_id]
+    rank = int(np.count_nonzero(row > own)) + 1
+    top_ids = _most_likely(row, min(num_top, len(row)))
+    top = tuple(zip(top_ids.tolist(), (row[top_ids] - total).tolist(), strict=True))
+    return TokenLogprobs(float(own) - total, rank, top)
+
+
+def _most_likely(row: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Return the ids of the highest numbers, the lowest id first where two are equal.
+
+    They lie in the blocks whose highest numbers are the highest ones::
+
+        row   | 64 numbers | 64 numbers | ... | rest |
+    """
+    if not count:
+        return np.empty(0, np.int64)
+    num_even = len(row) // _BLOCK * _BLOCK
+    peaks = np.append(row[:num_even].reshape(-1, _BLOCK).max(axis=1), row[num_even:].max(initial=-np.inf))
+    blocks = np.sort(np.argsort(-peaks, kind="stable")[:count])
+    ids = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+    ids = ids[ids < len(row)]
+    return ids[np.argsort(-row[ids], kind="stable")[:count]]

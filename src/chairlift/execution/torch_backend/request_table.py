@@ -6,6 +6,7 @@ Knows nothing of plans or tensors: plain NumPy columns, so that a step gathers a
 import numpy as np
 from numpy.typing import NDArray
 
+from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.step_plan import NewRequest
 from chairlift.errors import InvariantError
 from chairlift.execution.torch_backend.token_edits import TokenEdits
@@ -23,14 +24,13 @@ SAMPLING_COLUMNS = np.dtype(
         ("min_tokens", np.int64),
         ("num_prompt_tokens", np.int64),
         ("seed", np.uint64),
-        ("has_edits", np.bool_),
-        ("has_grammar", np.bool_),
         ("logprobs", np.int64),  # alternatives wanted; NO_LOGPROBS where not even the token's own is
         ("prompt_logprobs", np.int64),
-    ],
-    align=True,
+    ]
 )
 NO_LOGPROBS = -1
+PENALTIES, TOKEN_EDITS, MIN_TOKENS, GRAMMAR, LOGPROBS = (np.uint8(1 << bit) for bit in range(5))
+"""What a request asks of its rows beside a draw: bits of :attr:`RequestTable.wishes`, most of which are 0."""
 _COPIED = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -50,6 +50,7 @@ class RequestTable:
         self.num_pages: NDArray[np.int64] = np.zeros(num_rows, np.int64)
         self.num_computed: NDArray[np.int64] = np.zeros(num_rows, np.int64)
         self.sampling = np.zeros(num_rows, SAMPLING_COLUMNS)
+        self.wishes: NDArray[np.uint8] = np.zeros(num_rows, np.uint8)
         self.stop_token_ids: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * num_rows
         self.edits: list[TokenEdits | None] = [None] * num_rows
         self.grammars: dict[int, GrammarState] = {}
@@ -98,12 +99,11 @@ class RequestTable:
         record["min_tokens"] = new.sampling.min_tokens
         record["num_prompt_tokens"] = new.num_prompt_tokens
         record["seed"] = new.seed % 2**64
-        edits = self.edits[row] = TokenEdits.of(new.sampling)
-        record["has_edits"] = edits is not None
+        self.edits[row] = TokenEdits.of(new.sampling)
         self.grammars.pop(row, None)
         if new.sampling.grammar is not None:
             self.grammars[row] = GrammarState(new.sampling.grammar)
-        record["has_grammar"] = new.sampling.grammar is not None
+        self.wishes[row] = _wishes(new.sampling)
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(new.sampling, name)
             record[name] = NO_LOGPROBS if wanted is None else wanted
@@ -142,12 +142,23 @@ class RequestTable:
 
     def _double_rows(self) -> None:
         num_rows = len(self.num_pages)
-        for name in ("token_ids", "page_table", "num_pages", "num_computed", "sampling"):
+        for name in ("token_ids", "page_table", "num_pages", "num_computed", "sampling", "wishes"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.zeros_like(column))))
         self.stop_token_ids.extend([np.empty(0, np.int64)] * num_rows)
         self.edits.extend([None] * num_rows)
         self._free.extend(range(2 * num_rows - 1, num_rows - 1, -1))
+
+
+def _wishes(sampling: SamplingParams) -> np.uint8:
+    wished = {
+        PENALTIES: sampling.has_penalties,
+        TOKEN_EDITS: sampling.has_edits,
+        MIN_TOKENS: sampling.min_tokens > 0,
+        GRAMMAR: sampling.grammar is not None,
+        LOGPROBS: sampling.logprobs is not None,
+    }
+    return np.bitwise_or.reduce([bit for bit, is_wished in wished.items() if is_wished] or [np.uint8(0)])
 
 
 def _widened(table: NDArray[np.int32], width: int) -> NDArray[np.int32]:

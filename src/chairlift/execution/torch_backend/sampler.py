@@ -23,7 +23,7 @@ from chairlift.execution.torch_backend.batch import SamplingRows
 from chairlift.execution.torch_backend.logit_edits import LogitEdit, edit_logits
 from chairlift.execution.torch_backend.logprobs import describe_tokens
 from chairlift.execution.torch_backend.random_bits import uniforms
-from chairlift.execution.torch_backend.request_table import NO_LOGPROBS, RequestTable
+from chairlift.execution.torch_backend.request_table import LOGPROBS, RequestTable
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 
@@ -54,9 +54,14 @@ def sample(
         edits: what changes logits before the draw, beside what the sampling parameters ask for.
     """
     columns = table.sampling[rows.table_rows]
-    described = np.flatnonzero(columns["logprobs"] != NO_LOGPROBS)
-    raw = logits[torch.from_numpy(described)] if len(described) else None  # a copy: the model's own numbers
-    edit_logits(logits, table, rows, edits)
+    wishes = table.wishes[rows.table_rows]
+    raw, described = None, np.empty(0, np.int64)
+    if wishes.any():
+        described = np.flatnonzero(wishes & LOGPROBS)
+        raw = logits[torch.from_numpy(described)] if len(described) else None  # a copy: the model's own numbers
+        edit_logits(logits, table, rows, wishes)
+        for edit in edits:
+            edit(logits, table, rows)
     best, token_ids = logits.max(dim=-1)  # [S] each
     failed = np.flatnonzero(~np.isfinite(best.numpy()))
     chosen = token_ids.numpy()
