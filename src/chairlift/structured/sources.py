@@ -9,7 +9,7 @@ can be put together without rewriting them: what may come before an answer, the 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import InvalidRequestError
@@ -45,7 +45,7 @@ class Part:
 def json_part(schema: Any) -> Part:
     """JSON that a schema accepts; ``True`` accepts any."""
     if isinstance(schema, Mapping):
-        schema = {**schema, "x-guidance": dict(_JSON_OPTIONS)}
+        schema = {**cast("Mapping[str, Any]", schema), "x-guidance": dict(_JSON_OPTIONS)}
     elif schema is True:
         schema = {"x-guidance": dict(_JSON_OPTIONS)}
     return Part({"json_schema": schema})

@@ -6,6 +6,7 @@ Case numbers are those of the list of faults of comparable engines.
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import anthropic
 import httpx
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 
 from tests.integration.server.server_process import ServerProcess, wait_until
 
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
 PERSON = {
     "type": "object",
@@ -33,7 +34,10 @@ WEATHER = {
     "required": ["city"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Looks outside.", "parameters": WEATHER}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Looks outside.", "parameters": WEATHER},
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +119,7 @@ def test_b79_what_is_no_schema_expression_or_grammar_is_a_400_and_others_go_on(
         PERSON,
     ],
 )
-def test_b81_the_limits_of_a_schema_hold(client: openai.OpenAI, schema: dict, seed: int) -> None:
+def test_b81_the_limits_of_a_schema_hold(client: Any, schema: dict, seed: int) -> None:
     answer = client.chat.completions.create(
         model="fake", messages=HELLO, max_tokens=500, seed=seed, extra_body={"guided_json": schema}
     )
@@ -148,7 +152,7 @@ def test_every_form_holds_for_chat_and_completions(http: httpx.Client, fields: d
         assert [text for text in texts if not fits(text)] == []
 
 
-def test_a_held_answer_repeats_with_its_seed_streams_the_same_and_has_logprobs(client: openai.OpenAI) -> None:
+def test_a_held_answer_repeats_with_its_seed_streams_the_same_and_has_logprobs(client: Any) -> None:
     wanted = {
         "model": "fake",
         "messages": HELLO,
@@ -173,7 +177,7 @@ def test_the_end_of_the_grammar_ends_the_answer_whatever_else_is_asked(http: htt
     assert (choice["message"]["content"], choice["finish_reason"]) == ("yes", "stop")
 
 
-def test_the_openai_client_parses_what_it_asked_for(client: openai.OpenAI) -> None:
+def test_the_openai_client_parses_what_it_asked_for(client: Any) -> None:
     parsed = client.chat.completions.parse(model="fake", messages=HELLO, response_format=Person, max_tokens=2000)
     assert isinstance(parsed.choices[0].message.parsed, Person)
     response = client.responses.parse(model="fake", input="hello", text_format=Person, max_output_tokens=2000)
@@ -184,7 +188,7 @@ def test_the_openai_client_parses_what_it_asked_for(client: openai.OpenAI) -> No
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_b83_a_call_is_finished_only_if_it_is_whole_streamed_or_not(client: openai.OpenAI, choice) -> None:
+def test_b83_a_call_is_finished_only_if_it_is_whole_streamed_or_not(client: Any, choice) -> None:
     reasons: set[str] = set()
     for max_tokens in (5, 20, 50, 60, 70, 80, 300):
         wanted = {
@@ -218,7 +222,7 @@ def test_b83_a_call_is_finished_only_if_it_is_whole_streamed_or_not(client: open
     assert reasons == {"length", "tool_calls"}
 
 
-def test_tools_that_need_not_be_called_leave_the_answer_as_it_is(client: openai.OpenAI) -> None:
+def test_tools_that_need_not_be_called_leave_the_answer_as_it_is(client: Any) -> None:
     plain = client.chat.completions.create(model="fake", messages=HELLO, max_tokens=20, temperature=0)
     for fields in ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}):
         offered = client.chat.completions.create(model="fake", messages=HELLO, max_tokens=20, temperature=0, **fields)
@@ -226,7 +230,7 @@ def test_tools_that_need_not_be_called_leave_the_answer_as_it_is(client: openai.
         assert offered.choices[0].message.tool_calls is None
 
 
-def test_a_conversation_with_calls_goes_on(client: openai.OpenAI) -> None:
+def test_a_conversation_with_calls_goes_on(client: Any) -> None:
     first = client.chat.completions.create(
         model="fake", messages=HELLO, tools=[TOOL], tool_choice="required", max_tokens=300, parallel_tool_calls=False
     )
@@ -240,7 +244,7 @@ def test_a_conversation_with_calls_goes_on(client: openai.OpenAI) -> None:
 # ---------------------------------------------------------------------------------------------------- responses
 
 
-def test_responses_whole_and_streamed_say_the_same(client: openai.OpenAI) -> None:
+def test_responses_whole_and_streamed_say_the_same(client: Any) -> None:
     wanted = {"model": "fake", "input": "hello", "temperature": 0, "max_output_tokens": 400}
     whole = client.responses.create(**wanted)
     assert whole.status == "completed"
@@ -268,7 +272,7 @@ def test_responses_whole_and_streamed_say_the_same(client: openai.OpenAI) -> Non
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-def test_a_response_calls_tools_and_takes_what_they_return(client: openai.OpenAI) -> None:
+def test_a_response_calls_tools_and_takes_what_they_return(client: Any) -> None:
     tools = [{"type": "function", **TOOL["function"]}]
     wanted = {
         "model": "fake",
@@ -314,7 +318,7 @@ def test_what_responses_cannot_do_is_refused(http: httpx.Client, fields: dict) -
 # ------------------------------------------------------------------------------------------------------ messages
 
 
-def test_messages_whole_and_streamed_say_the_same(claude: anthropic.Anthropic) -> None:
+def test_messages_whole_and_streamed_say_the_same(claude: Any) -> None:
     wanted = {"model": "fake", "max_tokens": 12, "messages": HELLO, "extra_body": {"temperature": 0}}
     whole = claude.messages.create(**wanted)
     with claude.messages.stream(**wanted) as stream:
@@ -329,7 +333,7 @@ def test_messages_whole_and_streamed_say_the_same(claude: anthropic.Anthropic) -
     assert claude.messages.count_tokens(model="fake", messages=HELLO).input_tokens == whole_prompt
 
 
-def test_messages_call_tools_and_take_what_they_return(claude: anthropic.Anthropic) -> None:
+def test_messages_call_tools_and_take_what_they_return(claude: Any) -> None:
     tools = [{"name": "get_weather", "description": "Looks outside.", "input_schema": WEATHER}]
     choice = {"type": "tool", "name": "get_weather"}
     wanted = {"model": "fake", "max_tokens": 400, "tools": tools, "extra_body": {"temperature": 0}}
@@ -350,14 +354,14 @@ def test_messages_call_tools_and_take_what_they_return(claude: anthropic.Anthrop
     assert answer.stop_reason == "max_tokens"
 
 
-def test_messages_stop_at_a_sequence(claude: anthropic.Anthropic) -> None:
+def test_messages_stop_at_a_sequence(claude: Any) -> None:
     letters = list("etaoin shrdlu")
     answer = claude.messages.create(model="fake", max_tokens=200, messages=HELLO, stop_sequences=letters)
     assert answer.stop_reason == "stop_sequence"
     assert answer.stop_sequence in letters
 
 
-def test_refusals_of_messages_have_anthropics_shape(tool_server: ServerProcess, claude: anthropic.Anthropic) -> None:
+def test_refusals_of_messages_have_anthropics_shape(tool_server: ServerProcess, claude: Any) -> None:
     with pytest.raises(anthropic.NotFoundError) as missing:
         claude.messages.create(model="nobody", max_tokens=3, messages=HELLO)
     assert missing.value.body == {
