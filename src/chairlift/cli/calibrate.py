@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from chairlift.engine.build import BuiltEngine
     from chairlift.engine.messages import ModelInfo
 
+POOR_MEAN, POOR_P95 = 0.15, 0.5
+"""Errors on steps that were held out above which a model is worth little: a plan made with it would be off as far."""
+
 _OVERHEAD_STEPS = 24
 _OVERHEAD_PROMPT_TOKENS = 8
 
@@ -132,6 +135,14 @@ def _fit(
         f"{error.three_term_mean:.1%}; {step_overhead_ns / 1e6:.2f} ms + {row_overhead_ns / 1e3:.1f} us per row "
         f"between steps; written to {output}"
     )
+    if error.held_out_mean > POOR_MEAN or error.held_out_p95 > POOR_P95:
+        click.echo(
+            f"warning: the fit is poor: on steps that were held out it is off by {error.held_out_mean:.0%} on average "
+            f"and {error.held_out_p95:.0%} at p95, above {POOR_MEAN:.0%} or {POOR_P95:.0%}. What simulate says with "
+            "it is off as far; a machine that is busy otherwise makes for such fits, so try again when it is quiet, "
+            "with --thoroughness 3 or more --repeats",
+            err=True,
+        )
 
 
 def _given(flags: dict[str, object]) -> dict[str, object]:

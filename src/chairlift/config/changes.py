@@ -42,6 +42,7 @@ CHANGEABLE = (*SCHEDULER_FIELDS, *QUEUE_FIELDS, *TENANT_FIELDS)
 MAX_TENANTS = 10_000
 """Configured tenants at most, so that an administrator's script that goes wrong cannot fill the memory."""
 
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _NEVER_NONE = frozenset({"max_num_batched_tokens"})
 
 
@@ -123,6 +124,9 @@ def _checked(name: str, value: object) -> object:
         if not info.is_optional or name in _NEVER_NONE:
             raise ConfigurationError(f"{info.flag} needs a value, got null")
         return None
+    if isinstance(value, str) and info.kind is not str:
+        # A command line has nothing but text; JSON has numbers.
+        raise ConfigurationError(f"{info.flag} must be {_KINDS[info.kind]}, got the text {value!r}")
     return coerce(info, value)
 
 

@@ -58,7 +58,7 @@ DEFERRED = frozenset({"grammar", "swap_in", "prefix", "quota", "group"})
 """What a waiting request may lack beside capacity."""
 
 
-class ServedModel(Protocol):
+class _ServedModel(Protocol):
     """What is served, for labels."""
 
     @property
@@ -85,7 +85,7 @@ class VllmMetrics(Collector):
         facts: says what is served, ``None`` while nothing is.
     """
 
-    def __init__(self, metrics: Metrics, facts: Callable[[], ServedModel | None]) -> None:
+    def __init__(self, metrics: Metrics, facts: Callable[[], _ServedModel | None]) -> None:
         self._metrics, self._facts = metrics, facts
 
     def collect(self) -> Iterator[Metric]:
@@ -112,7 +112,7 @@ class VllmMetrics(Collector):
             family.samples.append(Sample(row.name + suffix, {**labels, **own}, sample.value))
         return family
 
-    def _derived(self, facts: ServedModel, labels: dict[str, str]) -> Iterator[Metric]:
+    def _derived(self, facts: _ServedModel, labels: dict[str, str]) -> Iterator[Metric]:
         metrics = self._metrics
         prompt, hits, computed_again = (
             self._total(name)

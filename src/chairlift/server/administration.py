@@ -1,8 +1,9 @@
-"""GET and PATCH /admin/scheduler: the settings that can change while requests run.
+"""GET and PATCH /admin/scheduler, the settings that can change while requests run; and POST /reset_prefix_cache.
 
 Knows nothing of what the settings do; the guard lets only the administrator's key get here.
 """
 
+from http import HTTPStatus
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -26,6 +27,18 @@ _Fields = dict[str, _Scalar]
 _Changes = dict[str, _Scalar | dict[str, _Scalar | _Fields]]
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Changes)
 _encode = msgspec.json.Encoder().encode
+
+
+class CacheResetError(InvalidRequestError):
+    """The prefix cache is in use."""
+
+    http_status = HTTPStatus.CONFLICT
+
+
+class PrefixCacheReset(msgspec.Struct):
+    """Answer of /reset_prefix_cache."""
+
+    is_reset: bool
 
 
 class SchedulerSettingsNow(msgspec.Struct):
@@ -82,6 +95,18 @@ async def change_scheduler(request: Request) -> Response:
     if not changes:
         raise InvalidRequestError(f"nothing to change; there are: {', '.join(CHANGEABLE)}")
     return await _configured(request, changes)
+
+
+@router.post("/reset_prefix_cache", **documented(None, PrefixCacheReset, "Forget all cached prefixes"))
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget all cached prefixes, if nothing runs or waits; else 409, and nothing is done.
+
+    A prefix may be half computed, or be what a running request goes on from; whoever wants the cache empty sends it
+    again when the requests have ended. For the administrator's key alone.
+    """
+    if not await context_of(request).engine.reset_prefix_cache():
+        raise CacheResetError("requests are alive and use the prefix cache; reset it when they have ended")
+    return Response(_encode(PrefixCacheReset(True)), media_type="application/json")
 
 
 async def _configured(request: Request, changes: dict[str, object]) -> Response:

@@ -71,6 +71,7 @@ _ANSWERS = (
     live_requests.RequestList,
     administration.SchedulerSettingsNow,
 )
+    administration.PrefixCacheReset,
 
 
 def create_app(

@@ -174,6 +174,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; false, and nothing done, while any request is alive.
+
+        Raises:
+            EngineUnavailableError: the engine is down.
+        """
+        ...
+
 
 class ManagedEngine(Engine, Protocol):
     """An engine with a life of its own, as the process that owns it sees it."""

@@ -21,6 +21,8 @@ from chairlift.server.errors import error_response
 
 _LINGER_S = 2.0
 """How long the rest of a request may still come once it has its answer: who sends on may not have read it yet."""
+_LAST_LINGER_S = 0.3
+"""The same for a server that stops."""
 
 
 class HeadersTooLargeError(InvalidRequestError):
@@ -35,6 +37,28 @@ class HeadersTimeoutError(InvalidRequestError):
     http_status = 408
 
 
+class _LingeringTransport:
+    """A transport that closes in good order: not before the client has sent what it is sending.
+
+    A socket that is closed with bytes unread resets the connection, and the client may lose an answer that it has not
+    read yet, such as the 413 that tells it why.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, close: Callable[[], None], is_lingering: Callable[[], bool]
+    ) -> None:
+        self._transport, self._close, self._is_lingering = transport, close, is_lingering
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._close()
+
+    def is_closing(self) -> bool:
+        return self._is_lingering() or self._transport.is_closing()
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """One connection. :func:`guarded_protocol` makes a class of it with the settings."""
 
@@ -46,7 +70,9 @@ class GuardedProtocol(HttpToolsProtocol):
     _num_header_bytes = 0
     _is_in_headers = True
     _is_in_body = False
+    _is_lingering = False
     _refusal: ChairliftError | None = None
+    _socket: asyncio.Transport
     _num_unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -60,7 +86,9 @@ class GuardedProtocol(HttpToolsProtocol):
                 )
             )
             return
-        super().connection_made(transport)
+        self._socket = transport
+        lingering: Any = _LingeringTransport(transport, self._close, lambda: self._is_lingering)
+        super().connection_made(lingering)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,16 +141,18 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """All of the request is here."""
         self._is_in_body = False
+        super().on_message_complete()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
             self._linger_timer = None
-        super().on_message_complete()
+        if self._is_lingering:
+            self._socket.close()
 
     def on_response_complete(self) -> None:
         """The answer is written. A request of which more is to come must end soon."""
         super().on_response_complete()
-        if self._is_in_body and not self.transport.is_closing():
-            self._linger_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+        if self._is_in_body and self._linger_timer is None:
+            self._linger_timer = self.loop.call_later(_LINGER_S, self._socket.abort)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than answers come; whoever writes them waits."""
@@ -141,6 +171,9 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle = self._current_cycle
         if self._is_in_body and cycle is not None and not cycle.response_started:
             self._refuse(DrainingError("the server is shutting down"))
+            if self._linger_timer is not None:
+                self._linger_timer.cancel()
+            self._linger_timer = self.loop.call_later(_LAST_LINGER_S, self._socket.abort)
             return
         super().shutdown()
 
@@ -148,6 +181,19 @@ class GuardedProtocol(HttpToolsProtocol):
     def _current_cycle(self) -> RequestResponseCycle | None:
         """The request that came last; uvicorn declares that there always is one."""
         return self.cycle
+
+    def _close(self) -> None:
+        """Close; but if the client is still sending, only this side at first."""
+        if self._is_lingering or self._socket.is_closing():
+            return
+        if not self._is_in_body and self._refusal is None:
+            self._socket.close()
+            return
+        self._is_lingering = True
+        self._linger_timer = self.loop.call_later(_LINGER_S, self._socket.abort)
+        self.flow.resume_reading()
+        if self._socket.can_write_eof():
+            self._socket.write_eof()
 
     def _await_headers(self) -> None:
         timeout_s = self.settings.header_timeout

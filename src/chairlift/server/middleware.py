@@ -17,6 +17,7 @@ PUBLIC_PATHS = frozenset({"/health", "/ping", "/ready", "/load", "/metrics", "/v
 REQUESTS_PATH = "/v1/requests"
 """The list is for the administrator; what is below it for the administrator or the sender."""
 ADMIN_PATH = "/admin/"
+ADMIN_PATHS = frozenset({REQUESTS_PATH, "/reset_prefix_cache"})
 
 _MAX_LABEL_CHARS = 128
 
@@ -77,7 +78,7 @@ class AccessGuard:
     def _find_caller(self, path: str, headers: Headers) -> Caller:
         if path in PUBLIC_PATHS:
             return ANYBODY
-        if path.startswith(ADMIN_PATH) or path == REQUESTS_PATH:
+        if path.startswith(ADMIN_PATH) or path in ADMIN_PATHS:
             return self._admin(path, headers)
         caller = self._access.find_caller(headers)
         if caller is None or caller is ANYBODY:

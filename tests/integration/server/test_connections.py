@@ -141,6 +141,20 @@ def test_a_slow_reader_slows_nobody_and_gets_everything(strict: ServerProcess) -
     assert received.count(b'"finish_reason":"length"') == 1
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/version", COMPLETIONS])
+def test_an_answer_before_the_end_of_the_body_is_not_lost(strict: ServerProcess, path: str) -> None:
+    # A socket that is closed with bytes unread is reset, and takes with it what the client has not read yet.
+    for _ in range(10):
+        with RawConnection(strict) as connection:
+            body = b"x" * 5_000_000
+            connection.send_head(path, f"Content-Length: {len(body)}", "Connection: close")
+            try:
+                connection.send(body)
+            except ConnectionError:
+                pytest.fail("the connection was reset while the body was sent")
+            assert status(connection.read_to_end()) in (404, 405, 413)
+
+
 def test_connections_are_bounded(strict: ServerProcess) -> None:
     with ExitStack() as stack:
         connections = [stack.enter_context(RawConnection(strict)) for _ in range(60)]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.integration.server.raw_http import RawConnection
-from tests.integration.server.server_process import ServerProcess
+from tests.integration.server.server_process import ServerProcess, wait_until
 
 COMPLETIONS = "/v1/completions"
 TENANTS = """
@@ -92,6 +92,36 @@ def test_administration_is_off_or_needs_its_own_key(path: str, server: ServerPro
     assert httpx.get(guarded.url + path, headers={"Authorization": "Bearer sk-admin"}).status_code == 200
     for escape in ("/%61dmin/scheduler", "//admin/scheduler", "/v1/../admin/scheduler", "/admin%2fscheduler"):
         assert raw(guarded, escape, "Authorization: Bearer sk-a") in (401, 404)
+
+
+def test_b23_the_prefix_cache_is_reset_only_while_nobody_uses_it(server: ServerProcess, guarded: ServerProcess) -> None:
+    path, admin, key = "/reset_prefix_cache", {"Authorization": "Bearer sk-admin"}, {"Authorization": "Bearer sk-a"}
+    assert httpx.post(server.url + path).status_code == 404
+    assert httpx.post(guarded.url + path, headers=key).status_code == 401
+    prompts = {"decoding": "short", "in chunks": "a long prompt in many chunks " * 60}
+    bodies = {
+        name: {"prompt": prompt, "max_tokens": num_tokens, "ignore_eos": True, "temperature": 0}
+        for (name, prompt), num_tokens in zip(prompts.items(), (1500, 100), strict=True)
+    }
+    with httpx.Client(base_url=guarded.url, headers=key, timeout=60) as client:
+        before = {name: client.post(COMPLETIONS, json=body).json() for name, body in bodies.items()}
+        assert client.post(path, headers=admin).json() == {"is_reset": True}
+        with client.stream("POST", COMPLETIONS, json={**bodies["decoding"], "stream": True}) as stream:
+            lines = stream.iter_lines()
+            first = next(lines)
+            refused = client.post(path, headers=admin)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (409, "invalid_request_error")
+            text = "".join(
+                json.loads(line[6:])["choices"][0]["text"] for line in [first, *lines] if line.startswith("data: {")
+            )
+        assert before["decoding"]["choices"][0]["text"] == text
+        long = client.post(COMPLETIONS, json=bodies["in chunks"]).json()
+        assert long["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert long["choices"] == before["in chunks"]["choices"]
+    wait_until(guarded.is_idle, within_s=10)
+    assert httpx.post(guarded.url + path, headers=admin).json() == {"is_reset": True}
+    assert httpx.post(guarded.url + path, headers=admin).json() == {"is_reset": True}
+    assert guarded.metric("chairlift_kv_cache_cached_ratio") == 0
 
 
 @pytest.mark.parametrize(

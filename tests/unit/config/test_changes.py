@@ -21,7 +21,7 @@ QUEUE = QueueSettings(max_num_queued_reqs=4)
 def test_every_changeable_setting_is_one_and_lands_where_it_belongs() -> None:
     assert set(CHANGEABLE) == {*SCHEDULER_FIELDS, *QUEUE_FIELDS, *TENANT_FIELDS}
     assert set(CHANGEABLE) - set(TENANT_FIELDS) <= set(settings_by_name())
-    changes = check_changes({"watermark": 0.5, "max_ttft_ms": 100, "queue_timeout": "2"}, SCHEDULER, QUEUE)
+    changes = check_changes({"watermark": 0.5, "max_ttft_ms": 100, "queue_timeout": 2}, SCHEDULER, QUEUE)
     assert changes.scheduler == {"watermark": 0.5, "queue_timeout_s": 2.0}
     assert changes.queue == QueueSettings(max_num_queued_reqs=4, max_ttft_ms=100.0, queue_timeout=2.0)
 
@@ -32,6 +32,21 @@ def test_null_takes_away_what_may_be_absent() -> None:
     for name in ("watermark", "max_num_batched_tokens", "max_num_seqs"):
         with pytest.raises(ConfigurationError, match="needs a value, got null"):
             check_changes({name: None}, SCHEDULER, QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("max_num_seqs", "4"),
+        ("watermark", "0.5"),
+        ("queue_timeout", "2"),
+        ("target_tpot_ms", ""),
+        ("quantum_tokens", "x"),
+    ],
+)
+def test_a_text_is_no_number(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"must be a .*number, got the text '{text}'"):
+        check_changes({name: text}, SCHEDULER, QUEUE)
 
 
 def test_tenants_keep_what_is_not_said() -> None:

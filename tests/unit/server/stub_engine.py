@@ -114,6 +114,9 @@ class StubEngine:
         ids = [request_id for stream in self.streams for _, request_id in stream.live_choices]
         return Listed(0, tuple(status(request_id) for request_id in ids[:limit]), (), len(ids), 0)
 
+    async def reset_prefix_cache(self) -> bool:
+        return not self.streams
+
     async def configure(self, changes: Mapping[str, object]) -> Mapping[str, object]:
         self.configured.append(dict(changes))
         return {"scheduling_policy": "fcfs", **changes}

@@ -1,0 +1,1 @@
+"""Long runs that try to knock a server over; docs/reliability.md has what they found and how to run them."""

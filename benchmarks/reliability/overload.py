@@ -1,0 +1,115 @@
+"""Ten times as many requests as fit: those that are taken are served as fast as ever, the others told when to return.
+
+    python -m benchmarks.reliability.overload --seconds 300
+
+First the capacity is measured with as many clients as there are slots, then requests come at a multiple of it,
+whatever becomes of them.
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import sys
+import time
+
+from benchmarks.over_http.served import Server, ServerProcess
+from benchmarks.reliability.client import Outcome, request
+from benchmarks.reliability.streams import allow_open_files
+from benchmarks.reliability.watch import Memory, faults, until_idle
+
+SLOTS = 16
+OUTPUT_TOKENS = 1000
+SETTINGS = {
+    "executor": "fake",
+    "max_num_seqs": SLOTS,
+    "max_model_len": 2048,
+    "max_num_queued_reqs": 2 * SLOTS,
+    "log_level": "warning",
+}
+MAX_GROWTH_MIB = 32.0
+LEAST_GOODPUT = 0.9
+
+
+def body(number: int) -> dict[str, object]:
+    """A request that takes a while."""
+    return {"prompt": f"request {number}", "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
+
+
+async def capacity(url: str, seconds: float) -> float:
+    """Requests per second that end while every slot has one."""
+    num_done = 0
+    end_s = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        nonlocal num_done
+        while time.monotonic() < end_s:
+            outcome = await request(url, body(number))
+            num_done += outcome.end == "done" and time.monotonic() < end_s
+
+    await asyncio.gather(*map(client, range(SLOTS)))
+    return num_done / seconds
+
+
+async def run(server: ServerProcess, factor: float, seconds: float) -> dict[str, object]:
+    """Measure the capacity, then send a multiple of it."""
+    peak_per_s = await capacity(server.url, min(20.0, seconds))
+    outcomes: list[Outcome] = []
+    num_in_time = 0
+    tasks: set[asyncio.Task[None]] = set()
+    start_s = time.monotonic()
+
+    async def one(number: int) -> None:
+        nonlocal num_in_time
+        outcome = await request(server.url, body(number))
+        outcomes.append(outcome)
+        num_in_time += outcome.end == "done" and time.monotonic() < start_s + seconds
+
+    memory = Memory(server.pid)
+    async with memory.watching():
+        number = 0
+        while (now_s := time.monotonic() - start_s) < seconds:
+            while number < now_s * factor * peak_per_s:
+                task = asyncio.create_task(one(number))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                number += 1
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+    found = await until_idle(server.url)
+    ends = collections.Counter(f"{outcome.status} {outcome.end}" for outcome in outcomes)
+    goodput_per_s = num_in_time / seconds
+    refused = [outcome for outcome in outcomes if outcome.end == "refused"]
+    return {
+        "factor": factor,
+        "seconds": seconds,
+        "capacity_per_s": round(peak_per_s, 2),
+        "goodput_per_s": round(goodput_per_s, 2),
+        "goodput_ratio": round(goodput_per_s / peak_per_s, 3),
+        "ends": dict(ends),
+        "refused_without_retry_after": sum(not outcome.has_retry_after for outcome in refused),
+        "memory_growth_mib": round(memory.growth_mib, 1),
+        "faults": faults(found),
+        "is_ok": goodput_per_s >= LEAST_GOODPUT * peak_per_s
+        and set(ends) <= {"200 done", "503 refused"}
+        and all(outcome.has_retry_after for outcome in refused)
+        and memory.growth_mib < MAX_GROWTH_MIB
+        and not faults(found),
+    }
+
+
+def main() -> int:
+    """Print one JSON line; the status is 1 if something went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--factor", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    given = parser.parse_args()
+    allow_open_files(4096)
+    with Server(SETTINGS) as server:
+        result = asyncio.run(run(server, given.factor, given.seconds))
+    print(json.dumps(result))
+    return 0 if result["is_ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

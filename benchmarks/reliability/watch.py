@@ -1,0 +1,91 @@
+"""Looks at a server from outside: its memory, and whether its counters add up. Knows nothing of the load."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import httpx
+
+
+class Memory:
+    """Resident memory of a server and its engine, sampled for as long as it is watched."""
+
+    def __init__(self, pid: int, every_s: float = 1.0) -> None:
+        self._pid, self._every_s = pid, every_s
+        self.samples_mib: list[float] = []
+
+    async def watch(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            self.samples_mib.append(resident_mib(self._pid))
+            await asyncio.sleep(self._every_s)
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncGenerator["Memory", None]:
+        """Sample while this is open."""
+        task = asyncio.create_task(self.watch())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def growth_mib(self) -> float:
+        """By how much the last quarter is above the second one: the first is a server that warms up."""
+        quarter = max(1, len(self.samples_mib) // 4)
+        second, last = self.samples_mib[quarter : 2 * quarter], self.samples_mib[-quarter:]
+        return sum(last) / len(last) - sum(second) / len(second) if second else 0.0
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of the API process alone: the engine may be a new one any time."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def engine_pid(pid: int) -> int | None:
+    """The engine: the server's only child, if there is one now."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+def metrics(url: str) -> dict[str, float]:
+    """All samples of Chairlift's own series, labels as they stand."""
+    text = httpx.get(f"{url}/metrics", timeout=30).text
+    return {name: float(value) for name, value in _samples(text)}
+
+
+def _samples(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if line.startswith("chairlift_"):
+            name, _, value = line.rpartition(" ")
+            yield name.removeprefix("chairlift_"), value
+
+
+def faults(found: dict[str, float]) -> list[str]:
+    """What does not add up in a server that has nothing to do."""
+    finished = sum(value for name, value in found.items() if name.startswith("requests_finished_total{"))
+    wrong = [f"{name} is {value}" for name, value in found.items() if value < 0]
+    wrong += [
+        f"{name} is {found[name]}, and nothing runs"
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio")
+        if found[name]
+    ]
+    if found["requests_received_total"] != finished:
+        wrong.append(f"{found['requests_received_total']:.0f} received, {finished:.0f} ended")
+    return wrong
+
+
+async def until_idle(url: str, within_s: float = 30.0) -> dict[str, float]:
+    """Wait until the server has nothing to do, or as long as that may take; its metrics then."""
+    end_s = asyncio.get_running_loop().time() + within_s
+    while True:
+        found = await asyncio.to_thread(metrics, url)
+        is_up = found.get("engine_up") == 1
+        if (is_up and not faults(found)) or asyncio.get_running_loop().time() > end_s:
+            return found
+        await asyncio.sleep(0.2)
