@@ -91,6 +91,8 @@ class RequestTracker:
         }
         self._buffer = DeltaBuffer()
         self._gate = PromptLogprobsGate() if sampling.prompt_logprobs is not None else None
+        self._rules_out = sampling.has_edits or sampling.min_tokens > 0 or sampling.grammar is not None
+        """Whether it may be the request itself that leaves nothing to draw."""
         self._changed = asyncio.Event()
         self._is_accepted = False
         self._error: ChairliftError | None = None
@@ -150,7 +152,7 @@ class RequestTracker:
         request_id = update.request_id
         processor = self._live[request_id]
         if update.finish_reason == "error":
-            self.fail(EngineUnavailableError("the engine could not go on with this request"))
+            self.fail(self._failure())
             return
         if update.finish_reason in _LATE and not processor.num_output_tokens:
             self._give_up(request_id, update.finish_reason, now_ns)
@@ -174,6 +176,15 @@ class RequestTracker:
         if delta.finish_reason is not None:
             self._end(request_id, delta.finish_reason, now_ns)
         self._changed.set()
+
+    def _failure(self) -> ChairliftError:
+        """Why no token could be drawn: the request permits none, or, if it permits all, the engine is at fault."""
+        if self._rules_out:
+            return InvalidRequestError(
+                "no token that could come next is permitted: allowed_token_ids, bad_words, min_tokens or the grammar "
+                "of the answer rule out all of them"
+            )
+        return EngineUnavailableError("the engine could not go on with this request")
 
     def _put(self, delta: ChoiceDelta) -> None:
         if self._gate is None:

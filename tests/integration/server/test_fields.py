@@ -166,8 +166,12 @@ def test_b55_what_leaves_nothing_to_say_is_refused(client: httpx.Client, body: d
 def test_b55_what_leaves_nothing_to_say_later_ends_with_an_error(client: httpx.Client) -> None:
     body = {"prompt": "x", "max_tokens": 20, "allowed_token_ids": [END_ID], "min_tokens": 5, "temperature": 0}
     response = client.post(COMPLETIONS, json=body)
-    assert response.status_code == 503
-    assert "choices" not in response.json()
+    assert response.status_code == 400
+    assert "no token that could come next is permitted" in response.json()["error"]["message"]
+    with client.stream("POST", COMPLETIONS, json={**body, "stream": True}) as streamed:
+        *events, done = [line for line in streamed.iter_lines() if line]
+    assert done == "data: [DONE]"
+    assert "no token that could come next is permitted" in events[-1]
 
 
 def test_b57_a_seeded_request_repeats_itself_beside_one_without_a_seed(client: httpx.Client) -> None:

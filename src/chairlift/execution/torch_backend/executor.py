@@ -113,7 +113,11 @@ class TorchExecutor:
         prompt_logprobs = self._score(hidden[len(rows.positions) :], scored) if scored else {}
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
-            logger.error("step %d: the model gave no finite logits for rows %s", plan.step, sampled.failed_rows)
+            logger.warning(
+                "step %d: no token can be drawn for rows %s: their logits are no numbers, or everything is ruled out",
+                plan.step,
+                sampled.failed_rows,
+            )
         swap_duration_ns = self._kv_cache.host.take_duration_ns()
         return StepResult(
             step=plan.step,
