@@ -16,6 +16,7 @@ Knows nothing of HTTP frameworks: the server reads :attr:`ChairliftError.http_st
     │   ├── TooManyRequestsError    one key has as many requests running as it may have (429 + Retry-After)
     │   ├── DrainingError           the server is shutting down (503 + Retry-After)
     │   └── QueueTimeoutError       it waited for a slot as long as --queue-timeout allows (503 + Retry-After)
+    ├── RequestCancelledError       somebody who may do so cancelled it (409)
     ├── DeadlineExceededError       the request's own deadline passed, or could not be met any more (504)
     ├── EngineUnavailableError      the engine process is down (503)
     ├── PoolExhaustedError          a page was asked for that the pool does not have (bug or policy fault)
@@ -116,6 +117,13 @@ class DeadlineExceededError(ChairliftError):
 
     http_status = 504
     error_type = "deadline_exceeded"
+
+
+class RequestCancelledError(ChairliftError):
+    """The request was cancelled by its sender, or by an administrator, before it had ended."""
+
+    http_status = 409
+    error_type = "request_cancelled"
 
 
 class EngineUnavailableError(ChairliftError):

@@ -10,7 +10,7 @@ from chairlift.config.load import load_tenants
 @click.argument("model", required=False)
 @setting_options(
     *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "answers", "connections"),
-    "observability",
+    *("observability", "batches"),
     without=("model",),
 )
 def serve(model: str | None, **flags: object) -> int:
@@ -33,6 +33,7 @@ def serve(model: str | None, **flags: object) -> int:
     sections = WebSections(
         limits=settings.limits,
         answers=settings.answers,
+        batches=settings.batches,
         connections=settings.connections,
         observability=settings.observability,
     )

@@ -66,8 +66,8 @@ class CacheSettings:
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "Numbers in KV pages; auto is what the model computes in. int8 has a scale per token and head, and needs a "
-        "quarter of the memory of float32.",
+        "Numbers in KV pages; auto is int8 beside weights of 4 or 8 bits, else what the model computes in. int8 has a "
+        "scale per token and head, and needs a quarter of the memory of float32.",
         choices=("auto", "float32", "bfloat16", "bf16", "int8"),
     )
     page_size: int = setting(16, "Token slots in one KV page.", flags=("--block-size",), bounds=(1, None))
@@ -193,6 +193,18 @@ class QueueSettings:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """Files and batches."""
+
+    batch_dir: str | None = setting(
+        None, "Folder for /v1/files and /v1/batches, which are off without one; a restart goes on with what is there."
+    )
+    batch_concurrency: int = setting(16, "Requests of batches that are sent to the engine at a time.", bounds=(1, 4096))
+    max_batch_requests: int = setting(50_000, "Requests in a batch at most.", bounds=(1, None))
+    max_batch_file_bytes: int = setting(100 * 2**20, "Size of an uploaded file at most.", bounds=(1, None))
+
+
 SECTIONS: tuple[type, ...] = (
     ModelSettings,
     CacheSettings,
@@ -205,4 +217,5 @@ SECTIONS: tuple[type, ...] = (
     ConnectionSettings,
     ObservabilitySettings,
     AnswerSettings,
+    BatchSettings,
 )

@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from chairlift.config.sections import (
     SECTIONS,
     AnswerSettings,
+    BatchSettings,
     CacheSettings,
     ConnectionSettings,
     LimitSettings,
@@ -41,6 +42,7 @@ class Settings:
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
+    batches: BatchSettings = field(default_factory=BatchSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import time
 from http import HTTPStatus
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -16,6 +17,10 @@ from chairlift.server.access import Access
 from chairlift.server.anthropic import fields as anthropic_fields
 from chairlift.server.anthropic import messages as anthropic_messages
 from chairlift.server.anthropic import objects as anthropic_objects
+from chairlift.server.batches import api as batches_api
+from chairlift.server.batches import objects as batches_objects
+from chairlift.server.batches.runner import BatchRunner
+from chairlift.server.batches.store import BatchStore
 from chairlift.server.body_budget import BufferedBodies
 from chairlift.server.concurrency import ConcurrencyCap
 from chairlift.server.context import ServerContext, WebSections
@@ -49,6 +54,7 @@ _BODIES = (
     response_fields.ResponseBody,
     anthropic_fields.MessagesBody,
     anthropic_fields.CountBody,
+    batches_api.BatchBody,
     requests.TokenizeBody,
     requests.DetokenizeBody,
     administration.SchedulerChanges,
@@ -60,6 +66,11 @@ _ANSWERS = (
     response_objects.ResponseObject,
     anthropic_objects.AssistantMessage,
     anthropic_objects.TokenCount,
+    batches_objects.FileObject,
+    batches_objects.FileList,
+    batches_objects.FileDeleted,
+    batches_objects.Batch,
+    batches_objects.BatchList,
     responses.Model,
     responses.ModelList,
     responses.Tokens,
@@ -69,9 +80,10 @@ _ANSWERS = (
     operations.Version,
     live_requests.RequestDetails,
     live_requests.RequestList,
+    live_requests.Cancelled,
     administration.SchedulerSettingsNow,
-)
     administration.PrefixCacheReset,
+)
 
 
 def create_app(
@@ -99,12 +111,14 @@ def create_app(
     app.state.context = ServerContext(
         engine, settings, chairlift.__version__, int(time.time()), access, sections, bodies, concurrency, http_metrics
     )
+    app.state.batches = _batches(app, sections)
     for module in (
         completions,
         chat,
         responses_api,
         anthropic_messages,
         models,
+        batches_api,
         live_requests,
         tokenize,
         operations,
@@ -132,3 +146,11 @@ def create_app(
     if http_metrics is not None:
         app.add_middleware(HttpCounting, metrics=http_metrics)
     return app
+
+
+def _batches(app: FastAPI, sections: WebSections) -> batches_api.Batches | None:
+    settings = sections.batches
+    if settings.batch_dir is None:
+        return None
+    store = BatchStore(Path(settings.batch_dir))
+    return batches_api.Batches(store, BatchRunner(app, store, settings), settings.max_batch_file_bytes)

@@ -51,6 +51,12 @@ async def read_bytes(request: Request) -> bytes:
         return raw
 
 
+def is_long_body(request: Request) -> bool:
+    """Whether what is made of the request's body may take long, so that it is to be done in a thread."""
+    announced = request.headers.get("content-length", "")
+    return not announced.isdigit() or int(announced) > LONG_BODY_BYTES
+
+
 def parse(raw: bytes, model: type[Model], max_values: int) -> Model:
     """Make the model of a body.
 

@@ -6,6 +6,7 @@ from starlette.requests import Request
 
 from chairlift.config.sections import (
     AnswerSettings,
+    BatchSettings,
     ConnectionSettings,
     LimitSettings,
     ObservabilitySettings,
@@ -29,6 +30,7 @@ class WebSections:
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
+    batches: BatchSettings = field(default_factory=BatchSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ class Choices(Protocol):
         """Index of each choice that has not ended, and the id under which the engine explains it."""
         ...
 
+    def cancel(self) -> None:
+        """End everything that still runs."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveRequest:

@@ -76,6 +76,14 @@ class RequestList(msgspec.Struct):
     waiting: list[ListedChoice]
 
 
+class Cancelled(msgspec.Struct):
+    """Answer of DELETE /v1/requests/{id}."""
+
+    id: str
+    object: Literal["request"] = "request"
+    cancelled: Literal[True] = True
+
+
 @router.get("/v1/requests", **documented(None, RequestList, "List running and waiting requests"))
 async def list_requests(request: Request) -> Response:
     """What runs and what waits, with the reasons; ?limit= says how many of each, 100 if absent.
@@ -116,6 +124,21 @@ async def show_request(request: Request, request_id: str) -> Response:
     terms = live.terms
     details = RequestDetails(live.id, "request", terms.label, terms.ttft_deadline_ms, terms.deadline_ms, found)
     return Response(encode(details), media_type="application/json")
+
+
+@router.delete("/v1/requests/{request_id:path}", **documented(None, Cancelled, "Cancel a request"))
+async def cancel_request(request: Request, request_id: str) -> Response:
+    """End a live request; whoever waits for its answer gets the error ``request_cancelled``.
+
+    The id is as for asking about it. Only the key that sent it may cancel it, and the administrator's.
+    """
+    live = context_of(request).directory.find(request_id, caller_of(request))
+    if live is None:
+        raise UnknownRequestError(
+            f"no live request of yours has the id '{shorten(request_id)}'; it may have ended", param="id"
+        )
+    live.choices.cancel()
+    return Response(encode(Cancelled(live.id)), media_type="application/json")
 
 
 class _Naming:

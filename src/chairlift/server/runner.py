@@ -26,6 +26,7 @@ from chairlift.errors import ConfigurationError
 from chairlift.server.access import Access
 from chairlift.server.announce import base_url, is_loopback, ready_text
 from chairlift.server.app import create_app
+from chairlift.server.batches.api import Batches
 from chairlift.server.context import WebSections
 from chairlift.server.engine_port import ManagedEngine
 
@@ -161,8 +162,10 @@ class _Service:
         self._say = say
         self._stop_wanted = asyncio.Event()
         self._is_forced = False
+        app = create_app(engine, web.settings, web.access, web.sections)
+        self._batches: Batches | None = app.state.batches
         config = uvicorn.Config(
-            create_app(engine, web.settings, web.access, web.sections),
+            app,
             http=web.protocol(),
             ws="none",
             h11_max_incomplete_event_size=web.sections.connections.max_header_bytes,
@@ -180,13 +183,16 @@ class _Service:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         _share_log_handlers(self._settings.log_level)
-        stopping = asyncio.ensure_future(self._stop_when_wanted())
+        beside = [asyncio.ensure_future(self._stop_when_wanted())]
         try:
             if await self._start_engine():
+                if self._batches is not None:
+                    beside.append(asyncio.ensure_future(self._batches.runner.run()))
                 await self._http.serve(sockets=[self._listener])
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._engine.stop(0.0)
         return 1 if self._is_forced else 0
 

@@ -378,3 +378,24 @@ def test_refusals_of_messages_have_anthropics_shape(tool_server: ServerProcess, 
         pytest.raises(anthropic.AuthenticationError),
     ):
         stranger.messages.create(model="fake", max_tokens=3, messages=HELLO)
+
+
+# --------------------------------------------------------------------------------------------------------- cancel
+
+
+def test_a_request_is_cancelled_by_whoever_sent_it_and_by_nobody_else(tool_server: ServerProcess) -> None:
+    body = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    key = {"Authorization": "Bearer secret"}
+    with httpx.Client(base_url=tool_server.url, timeout=60) as client:
+        with client.stream("POST", CHAT, json=body, headers=key) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            name = f"/v1/requests/{stream.headers['X-Chairlift-Request-Id']}"
+            assert client.delete(name).status_code == 401
+            assert client.delete("/v1/requests/chatcmpl-guess", headers=key).status_code == 404
+            assert client.delete(name, headers=key).json()["cancelled"] is True
+            events = [line for line in lines if line]
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["type"] == "request_cancelled"
+        assert events[-1] == "data: [DONE]"
+        wait_until(lambda: client.delete(name, headers=key).status_code == 404, within_s=10)
+    wait_until(tool_server.is_idle, within_s=10)

@@ -30,7 +30,7 @@ from chairlift.server.anthropic.objects import (
     TokenCount,
     ToolUseBlock,
 )
-from chairlift.server.body import read_body
+from chairlift.server.body import is_long_body, read_body
 from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.errors import describe, error_response, invalid_body
 from chairlift.server.openai.answering import Head, StreamUsage, answer
@@ -41,6 +41,7 @@ from chairlift.server.openai.sse import event
 from chairlift.server.openapi import documented
 from chairlift.server.tools.pieces import Assembled, CallArguments, CallStart, Content, Piece, Reasoning
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
+from chairlift.server.workers import in_worker
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -85,7 +86,7 @@ _BODY_HEADERS = frozenset({"content-length", "content-type"})
 @_with_errors
 async def create_message(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
-    chat = _to_chat(await read_body(request, MessagesBody))
+    chat = await _to_chat(request, await read_body(request, MessagesBody))
     job, reading = await prepare_chat(request, chat)
     return await answer(request, chat, job, MessagesFormat(reading))
 
@@ -94,14 +95,14 @@ async def create_message(request: Request) -> Response:
 @_with_errors
 async def count_tokens(request: Request) -> Response:
     """Say how many tokens a conversation has, without answering it."""
-    chat = _to_chat(await read_body(request, CountBody))
+    chat = await _to_chat(request, await read_body(request, CountBody))
     job, _ = await prepare_chat(request, chat)
     return Response(encode(TokenCount(len(job.prompts[0].token_ids))), media_type="application/json")
 
 
-def _to_chat(body: MessagesBody | CountBody) -> ChatBody:
+async def _to_chat(request: Request, body: MessagesBody | CountBody) -> ChatBody:
     try:
-        return to_chat(body)
+        return await in_worker(to_chat, body) if is_long_body(request) else to_chat(body)
     except ValidationError as error:
         raise invalid_body(error) from None
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.server.body import read_body
+from chairlift.server.body import is_long_body, read_body
 from chairlift.server.context import context_of
 from chairlift.server.disconnect import run_while_connected
 from chairlift.server.openai.answer_plan import plan_answer, template_variables
@@ -31,6 +31,7 @@ from chairlift.server.openai.sse import event
 from chairlift.server.openai.terms import terms_of
 from chairlift.server.openapi import documented
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
+from chairlift.server.workers import in_worker
 
 router = APIRouter()
 
@@ -56,10 +57,12 @@ async def prepare_chat(request: Request, body: ChatBody) -> tuple[Job, ReadingPl
     context.check_model(body.model)
     sampling = sampling_params(body, context.settings, sections.limits)
     terms = terms_of(request, body)
-    variables = template_variables(body)
+    is_long = is_long_body(request)
+    variables = await in_worker(template_variables, body) if is_long else template_variables(body)
     preparing = prepare_conversation(body.messages, body, tokenizer, sections.limits, variables)
     prompt = await run_while_connected(request.receive, preparing)
-    sampling, reading = plan_answer(body, sampling, prompt.text or "", tokenizer, sections.answers)
+    planning = (body, sampling, prompt.text or "", tokenizer, sections.answers)
+    sampling, reading = await in_worker(plan_answer, *planning) if is_long else plan_answer(*planning)
     prompt = truncate(prompt, body, sampling.max_tokens, context.engine.model_info)
     return Job([prompt], sampling, terms), reading
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.server.body import read_body
+from chairlift.server.body import is_long_body, read_body
 from chairlift.server.context import context_of
 from chairlift.server.disconnect import run_while_connected
 from chairlift.server.engine_port import TextCodec
@@ -36,7 +36,9 @@ async def create_completion(request: Request) -> Response:
     context = context_of(request)
     body = await read_body(request, CompletionBody)
     context.check_model(body.model)
-    sampling = hold_completion(body, sampling_params(body, context.settings, context.sections.limits))
+    sampling = sampling_params(body, context.settings, context.sections.limits)
+    is_long = is_long_body(request)
+    sampling = await in_worker(hold_completion, body, sampling) if is_long else hold_completion(body, sampling)
     terms = terms_of(request, body)
     preparing = prepare_prompts(body, context.engine, context.settings, context.sections.limits)
     prompts = await run_while_connected(request.receive, preparing)

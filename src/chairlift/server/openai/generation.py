@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.terms import Terms
-from chairlift.errors import DrainingError, EngineUnavailableError
+from chairlift.errors import DrainingError, EngineUnavailableError, RequestCancelledError
 from chairlift.server.engine_port import Engine, TokenStream
 from chairlift.server.openai.prompts import PreparedPrompt
 
@@ -28,6 +28,7 @@ class Generation:
     def __init__(self, streams: Sequence[TokenStream], choices_per_prompt: int) -> None:
         self._streams = streams
         self._choices_per_prompt = choices_per_prompt
+        self._is_cancelled = False
 
     @classmethod
     async def start(cls, engine: Engine, job: Job) -> "Generation":
@@ -66,6 +67,11 @@ class Generation:
         for stream in self._streams:
             stream.abort()
 
+    def cancel(self) -> None:
+        """End everything that still runs, and tell whoever reads that somebody wanted it so."""
+        self._is_cancelled = True
+        self.abort()
+
     async def batches(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Deltas as they come, those that are there together in one list.
 
@@ -74,12 +80,15 @@ class Generation:
 
         Raises:
             EngineUnavailableError: the engine died, or failed at one of the choices.
+            RequestCancelledError: it was cancelled.
             DrainingError: the server stopped before the request had ended.
             DeadlineExceededError, QueueTimeoutError: a choice came too late for its first token.
         """
         source = _single(self._streams[0]) if len(self._streams) == 1 else self._merged()
         async with aclosing(source):
             async for deltas in source:
+                if self._is_cancelled and any(delta.finish_reason == "abort" for delta in deltas):
+                    raise RequestCancelledError("the request was cancelled")
                 yield [_checked(delta) for delta in deltas]
 
     async def _merged(self) -> AsyncGenerator[list[ChoiceDelta], None]:

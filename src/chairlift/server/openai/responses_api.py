@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.server.body import read_body
+from chairlift.server.body import is_long_body, read_body
 from chairlift.server.errors import describe, invalid_body
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.chat import prepare_chat
@@ -31,6 +31,7 @@ from chairlift.server.openai.responses import Usage
 from chairlift.server.openai.sse import event
 from chairlift.server.openapi import documented
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
+from chairlift.server.workers import in_worker
 
 router = APIRouter()
 
@@ -40,7 +41,7 @@ async def create_response(request: Request) -> Response:
     """Write the next turn of a conversation, whole or as a stream."""
     body = await read_body(request, ResponseBody)
     try:
-        chat = to_chat(body)
+        chat = await in_worker(to_chat, body) if is_long_body(request) else to_chat(body)
     except ValidationError as error:
         raise invalid_body(error) from None
     job, reading = await prepare_chat(request, chat)
