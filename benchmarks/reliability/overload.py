@@ -19,7 +19,7 @@ from benchmarks.reliability.streams import allow_open_files
 from benchmarks.reliability.watch import Memory, faults, until_idle
 
 SLOTS = 16
-OUTPUT_TOKENS = 1000
+OUTPUT_TOKENS = 200
 SETTINGS = {
     "executor": "fake",
     "max_num_seqs": SLOTS,

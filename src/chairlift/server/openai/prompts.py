@@ -124,8 +124,7 @@ async def prepare_conversation(
             **variables,
         )
 
-    num_chars = sum(len(str(message.content)) for message in messages[:_MANY_MESSAGES])
-    is_short = len(messages) <= _MANY_MESSAGES and num_chars <= _LONG_TEXT_CHARS
+    is_short = len(messages) <= _MANY_MESSAGES and not variables and _num_chars(messages) <= _LONG_TEXT_CHARS
     text = render() if is_short else await in_worker(render)
     return PreparedPrompt(
         await encode(codec, text, add_special_tokens=body.add_special_tokens is True, limits=limits), text
@@ -154,6 +153,13 @@ def truncate(prompt: PreparedPrompt, body: SamplingFields, max_tokens: int | Non
         return prompt
     left = body.truncation_side != "right"
     return PreparedPrompt(prompt.token_ids[-kept:] if left else prompt.token_ids[:kept], None)
+
+
+def _num_chars(messages: Sequence[Message]) -> int:
+    contents = (message.content or "" for message in messages)
+    return sum(
+        len(content) if isinstance(content, str) else sum(len(part.text) for part in content) for content in contents
+    )
 
 
 def check_prompt(
