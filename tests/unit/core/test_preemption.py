@@ -475,3 +475,46 @@ def test_whoever_comes_first_gets_pages_that_only_those_who_wait_share():
     assert next(iter(rig.finished)) == whole_pool
     for number in long_runners:
         assert rig.output[number] == alone([*range(8), 8 + number], 10)
+
+
+def test_nobody_gives_way_to_a_request_behind_one_for_which_pages_are_kept():
+    rig = Rig(num_pages=16, max_num_seqs=2, max_num_batched_tokens=80)
+    stays = [rig.add(prompt(n, length), max_tokens=30, priority=2) for n, length in enumerate((8, 28))]
+    rig.step()
+    large = rig.add(prompt(3, 60), max_tokens=2, priority=2)
+    queue = rig.scheduler.state.waiting
+    queue.promote(rig.scheduler.requests[large], turn=1e9)
+    urgent = rig.add(prompt(4, 4), max_tokens=2)
+    rig.step()
+    assert not rig.log.of(Preempted), "the pages that come free would be kept for the large request"
+    assert set(rig.scheduler.state.running) == set(stays)
+    rig.run()
+    assert len(rig.output[urgent]) == len(rig.output[large]) == 2
+
+
+def test_nobody_gives_way_to_a_request_that_its_tenants_quota_holds_back():
+    rig = Rig(
+        num_pages=100, max_num_seqs=2, max_num_batched_tokens=64, tenants={"small": TenantConfig(max_kv_pages=10)}
+    )
+    rig.add(prompt(0, 24), max_tokens=8, tenant="small")
+    rig.add(prompt(1), max_tokens=60, priority=2)
+    rig.step()
+    for number, length in ((2, 24), (3, 4)):
+        rig.add(prompt(number, length), max_tokens=4, tenant="small")
+    rig.step()
+    assert not rig.log.of(Preempted), "the second one of the tenant does not pass the first"
+    rig.run()
+
+
+def test_pages_that_a_request_finds_are_no_room_for_it():
+    rig = Rig(num_pages=12, max_num_seqs=3, max_num_batched_tokens=64)
+    rig.add(prompt(0, 12), max_tokens=30)
+    victim = rig.add(prompt(1, 20), max_tokens=12, priority=1)
+    for _ in range(2):
+        rig.step()
+    while len(rig.scheduler.requests[victim].pages) < 7:
+        rig.step()
+    rig.add([*prompt(1, 20), *prompt(2, 24)], max_tokens=2)
+    rig.step()
+    assert not [event for event in rig.log.of(Preempted) if event.cause == "urgency"]
+    rig.run()

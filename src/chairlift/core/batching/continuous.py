@@ -34,7 +34,7 @@ class ContinuousBatching:
         leaving, wanting = state.split_due()
         joining = [r for r in state.joining.values() if r.num_scheduled_tokens < r.max_computed_tokens]
         wanting += [r for r in joining if r.num_scheduled_tokens == r.num_token_slots]
-        if not can_settle(state, wanting) or not make_room(state, wanting, draft):
+        if not can_settle(state, wanting) or not make_room(state, wanting, draft, self._split):
             # Somebody has to give way, and requests of a step in flight cannot; what they need may also come with it.
             return False
         for request in leaving:

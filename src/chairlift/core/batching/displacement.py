@@ -13,22 +13,26 @@ a request is displaced ``max_preemptions`` times at most; one that came back is 
 did not have before; one whose last token comes with the next step is left alone, since it makes room by itself.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from chairlift.core.batching.candidates import PrefixesInTheMaking
-from chairlift.core.batching.quotas import exceeds_quota
 from chairlift.core.events import PreemptionCause
 from chairlift.core.giving_way import preempt, price_victims
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
+from chairlift.core.views import PrefillView
 
 _MAX_LOOKED_AT = 16
 """Waiting requests that room is looked for in one step, at most."""
 _NS_PER_MS = 1_000_000
 _CHECKS_PER_LIMIT = 16
 """How often in the time that an equal has to wait it is looked whether somebody should yield to it."""
+
+
+Split: TypeAlias = Callable[[int, list[PrefillView]], list[int]]
+"""Tokens of the budget that each of these prompts gets."""
 
 
 class _Move(NamedTuple):
@@ -39,20 +43,21 @@ class _Move(NamedTuple):
     num_needed_pages: int
 
 
-def make_room(state: SchedulerState, wanting: list[Request], draft: StepDraft) -> bool:
+def make_room(state: SchedulerState, wanting: list[Request], draft: StepDraft, split: Split) -> bool:
     """Displace running requests for waiting ones that should come first; these are admitted like any other then.
 
     Args:
         state: what to change.
         wanting: running requests that need a page in this step; pages for these are left.
         draft: the step.
+        split: how prompts will share the step's budget.
 
     Returns:
         False if somebody should be displaced and a step in flight must be committed first; nothing has changed then.
     """
     if not state.waiting or not _could_displace(state, draft.now_ns):
         return True
-    finder = _Finder(state, wanting, draft)
+    finder = _Finder(state, wanting, draft, split)
     moves = finder.find()
     if not moves:
         return True
@@ -77,19 +82,43 @@ def _could_displace(state: SchedulerState, now_ns: int) -> bool:
     return state.config.scheduling_policy == "preemptive" and now_ns >= state.next_quantum_check_ns
 
 
+class _Need(NamedTuple):
+    """What a waiting request needs to start in this step."""
+
+    prompt: PrefillView
+    start_pages: list[int]
+    """Pages that it finds computed."""
+    num_first_tokens: int
+    num_held_pages: int
+    """Pages of its page table, shared ones included."""
+    num_pages: int
+    """Pages that must be available, for those who run and those placed before it too, and those that stay free."""
+    num_pages_with_others: int
+    """The same without those that stay free."""
+    num_missing_slots: int
+    num_missing_pages: int
+
+
 class _Finder:
     """Plays the coming admissions through on numbers, and picks victims where they would fail."""
 
-    def __init__(self, state: SchedulerState, wanting: list[Request], draft: StepDraft) -> None:
+    def __init__(self, state: SchedulerState, wanting: list[Request], draft: StepDraft, split: Split) -> None:
         self._state = state
         self._now_ns = draft.now_ns
+        self._split = split
+        self._limit_tokens = draft.budget.limit_tokens
         self._num_tokens = draft.budget.limit_tokens - len(state.decoding) - len(state.joining)
-        self._wanting = {request.request_id for request in wanting}
         self._num_slots = state.config.max_num_seqs - len(state.running)
         # Pages for those who run come first, so the newcomers' are on top of these.
-        self._num_needed_pages = len(wanting)
+        self._wanted = {request.request_id: 1 for request in wanting} | self._count_wanted_pages()
+        self._num_needed_pages = sum(self._wanted.values())
         self._num_freed_pages = 0
+        self._freed: set[int] = set()
         self._chosen: dict[int, Request] = {}
+        self._placed: list[PrefillView] = []
+        self._num_held_pages: dict[str, int] = {}
+        """Pages that running requests of a tenant would hold, as far as it was asked."""
+        self._held_back: set[str] = set()
         self._prefixes = PrefixesInTheMaking(state, list(state.prefilling.values()))
 
     def find(self) -> list[_Move]:
@@ -101,8 +130,7 @@ class _Finder:
                 break
             with_equals = is_preemptive and self._has_waited_long(request)
             if not (with_equals or self._is_more_urgent(request)):
-                # A promoted request takes a slot that becomes free; only if none does for long, it is overdue.
-                if is_preemptive or request.is_promoted:
+                if self._lets_others_pass(request, is_preemptive=is_preemptive):
                     continue
                 break
             move = self._place(request, with_equals=with_equals)
@@ -116,6 +144,24 @@ class _Finder:
             self._state.next_quantum_check_ns = self._now_ns + limit_ns // _CHECKS_PER_LIMIT
         return moves
 
+    def _lets_others_pass(self, request: Request, *, is_preemptive: bool) -> bool:
+        """Whether somebody behind a request for which nobody gives way could start in this step; it may start itself.
+
+        A promoted request takes a slot that becomes free; only if none does for long, it is overdue. The pages that it
+        lacks are kept for it.
+        """
+        if not (is_preemptive or request.is_promoted):
+            return False
+        need = self._need(request)
+        if need is None:
+            return True
+        if need.num_missing_pages:
+            return not request.is_promoted and request.num_passed < self._state.config.max_lookahead
+        if need.num_missing_slots:
+            return request.is_promoted
+        self._take(request, need, [])
+        return True
+
     def _is_more_urgent(self, request: Request) -> bool:
         return self._is_overdue(request) or request.priority < max(self._state.running_tiers)
 
@@ -127,36 +173,105 @@ class _Finder:
 
     def _place(self, request: Request, *, with_equals: bool) -> _Move | None:
         """Return the move that lets the request in, without victims if it fits as it is; ``None`` if there is none."""
-        state, memory = self._state, self._state.memory
-        start = memory.find_start(request)
-        nobody = _Move([], "slots", self._num_needed_pages)
-        if not request.is_promoted and self._prefixes.has_next(request, len(start.pages)):
-            return nobody  # It waits for what somebody else computes, whatever there is room for.
-        num_first_tokens = request.num_tokens - start.num_tokens
-        if state.config.enable_chunked_prefill:
-            num_first_tokens = min(num_first_tokens, self._num_tokens)
-        num_tokens = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_first_tokens)
-        if state.has_quotas and exceeds_quota(state, request, num_tokens):
-            return nobody  # Room that others make would be of no use to it.
-        needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
-        num_spare = 0 if request.is_promoted else int(state.config.watermark * memory.pool.num_pages)
-        obtainable = memory.num_available + self._num_freed_pages + state.kept.num_reclaimable(request)
-        num_missing_slots, num_missing = max(0, 1 - self._num_slots), max(0, needed + num_spare - obtainable)
+        need = self._need(request)
+        if need is None:
+            return _Move([], "slots", self._num_needed_pages)
         victims: list[Request] = []
-        cause: PreemptionCause = "urgency" if num_missing else "slots"
-        if num_missing_slots or num_missing:
+        cause: PreemptionCause = "urgency" if need.num_missing_pages else "slots"
+        if need.num_missing_slots or need.num_missing_pages:
             candidates = self._candidates(request, with_equals=with_equals)
-            victims = self._choose(candidates, num_missing_slots, num_missing)
-            if not victims:
+            victims = self._choose(candidates, need)
+            if not victims or not self._gets_tokens(need.prompt, victims):
                 return None
             if not self._is_overdue(request) and any(victim.priority == request.priority for victim in victims):
                 cause = "quantum"
+        self._take(request, need, victims)
+        return _Move(victims, cause, need.num_pages)
+
+    def _need(self, request: Request) -> _Need | None:
+        """Return what a waiting request needs to start; ``None`` if it waits for what room is of no use for."""
+        state, memory = self._state, self._state.memory
+        start = memory.find_start(request)
+        if not request.is_promoted and self._prefixes.has_next(request, len(start.pages)):
+            return None  # It waits for what somebody else computes.
+        num_remaining = num_first_tokens = request.num_tokens - start.num_tokens
+        if state.config.enable_chunked_prefill:
+            num_first_tokens = min(num_first_tokens, self._num_tokens)
+        num_tokens = max(state.policies.admission.reserve_tokens(request), start.num_tokens + num_first_tokens)
+        if state.has_quotas and self._exceeds_quota(request, memory.pages_for(num_tokens)):
+            return None
+        num_needed = self._num_needed_pages + memory.num_pages_taken(start.pages, num_tokens)
+        if self._freed:
+            num_needed += len(self._freed.intersection(start.pages))  # Counted as freed, and taken again.
+        num_spare = 0 if request.is_promoted else int(state.config.watermark * memory.pool.num_pages)
+        obtainable = memory.num_available + self._num_freed_pages + state.kept.num_reclaimable(request)
+        return _Need(
+            PrefillView(request, num_remaining, is_running=False),
+            start.pages,
+            num_first_tokens,
+            memory.pages_for(num_tokens),
+            num_needed + num_spare,
+            num_needed,
+            max(0, 1 - self._num_slots),
+            max(0, num_needed + num_spare - obtainable),
+        )
+
+    def _exceeds_quota(self, request: Request, num_pages: int) -> bool:
+        """Whether its tenant would hold too much; then those of its tenant behind it are held back too."""
+        tenant = request.tenant
+        quota = self._state.config.tenant(tenant).max_kv_pages
+        if quota is None:
+            return False
+        num_held = self._count_held_pages(tenant)
+        if num_held > 0 and num_held + num_pages > quota:
+            self._held_back.add(tenant)
+        return tenant in self._held_back
+
+    def _count_held_pages(self, tenant: str) -> int:
+        if tenant not in self._num_held_pages:
+            self._num_held_pages[tenant] = self._state.count_held_pages(tenant)
+        return self._num_held_pages[tenant]
+
+    def _take(self, request: Request, need: _Need, victims: list[Request]) -> None:
+        """The request starts, and these make room for it."""
         self._num_slots += len(victims) - 1
-        self._num_tokens -= num_first_tokens
-        self._num_needed_pages = needed
-        self._num_freed_pages += self._frees(victims)
+        self._num_tokens -= need.num_first_tokens
+        self._num_freed_pages += self._frees(victims, need)
+        self._freed.difference_update(need.start_pages)
+        for victim in victims:
+            self._freed |= self._own_pages(victim).difference(need.start_pages)
+        self._num_needed_pages = need.num_pages_with_others
         self._chosen.update((victim.request_id, victim) for victim in victims)
-        return _Move(victims, cause, needed + num_spare)
+        for victim in victims if self._state.has_quotas else ():
+            self._num_held_pages[victim.tenant] = self._count_held_pages(victim.tenant) - len(victim.pages)
+        if self._state.has_quotas:
+            self._num_held_pages[request.tenant] = self._count_held_pages(request.tenant) + need.num_held_pages
+        self._placed.append(need.prompt)
+        self._prefixes.add(request, len(need.start_pages))
+
+    def _gets_tokens(self, prompt: PrefillView, victims: list[Request]) -> bool:
+        """Whether the step's budget reaches as far as this prompt, once these have made room."""
+        state = self._state
+        left = {victim.request_id for victim in victims} | self._chosen.keys()
+        num_rows = sum(request_id not in left for rows in (state.decoding, state.joining) for request_id in rows)
+        prompts = [
+            PrefillView(running, running.num_tokens - running.num_scheduled_tokens, is_running=True)
+            for running in state.prefilling.values()
+            if running.request_id not in left
+        ]
+        return self._split(self._limit_tokens - num_rows, [*prompts, *self._placed, prompt])[-1] > 0
+
+    def _count_wanted_pages(self) -> dict[int, int]:
+        """Pages that running prompts take if they use the budget in order."""
+        memory, num_tokens = self._state.memory, self._num_tokens
+        wanted: dict[int, int] = {}
+        for request in self._state.prefilling.values():
+            length = min(request.num_tokens - request.num_scheduled_tokens, max(num_tokens, 0))
+            num_tokens -= length
+            wanted[request.request_id] = max(
+                0, memory.pages_for(request.num_scheduled_tokens + length) - len(request.pages)
+            )
+        return wanted
 
     def _candidates(self, request: Request, *, with_equals: bool) -> list[Request]:
         """Return who may be displaced for this request, in the order in which they were admitted."""
@@ -180,30 +295,36 @@ class _Finder:
             return False
         return running.num_tokens + 1 < running.num_prompt_tokens + running.max_tokens or not running.is_decoding
 
-    def _choose(self, candidates: list[Request], num_slots: int, num_pages: int) -> list[Request]:
+    def _choose(self, candidates: list[Request], need: _Need) -> list[Request]:
         """Let the policy choose until there is room, then spare those without whom there is; nobody if too little."""
         state = self._state
         chosen: list[Request] = []
-        while candidates and not self._suffices(chosen, num_slots, num_pages):
-            prices = price_victims(state, self._now_ns, max(0, num_pages - self._frees(chosen)), 1)
+        while candidates and not self._suffices(chosen, need):
+            num_missing = max(0, need.num_missing_pages - self._frees(chosen, need))
+            prices = price_victims(state, self._now_ns, num_missing, 1)
             victim_id = state.policies.preemption.choose(candidates, prices).request_id
             chosen.append(next(candidate for candidate in candidates if candidate.request_id == victim_id))
             candidates = [candidate for candidate in candidates if candidate.request_id != victim_id]
-        if not self._suffices(chosen, num_slots, num_pages):
+        if not self._suffices(chosen, need):
             return []
         for victim in list(chosen):
             others = [other for other in chosen if other is not victim]
-            if self._suffices(others, num_slots, num_pages):
+            if self._suffices(others, need):
                 chosen = others
         return chosen
 
-    def _suffices(self, victims: list[Request], num_slots: int, num_pages: int) -> bool:
-        return len(victims) >= num_slots and self._frees(victims) >= num_pages
+    def _suffices(self, victims: list[Request], need: _Need) -> bool:
+        return len(victims) >= need.num_missing_slots and self._frees(victims, need) >= need.num_missing_pages
 
-    def _frees(self, victims: Iterable[Request]) -> int:
-        """Pages that come free with these: their own, and those that they would have taken in this step."""
-        memory = self._state.memory
+    def _frees(self, victims: Iterable[Request], need: _Need) -> int:
+        """Pages that come free with these: their own, and those that they would have taken in this step.
+
+        What the waiting request finds in their pages is no room for it: it takes these again.
+        """
         return sum(
-            len(victim.pages) - memory.num_shared_pages(victim) + (victim.request_id in self._wanting)
+            len(self._own_pages(victim).difference(need.start_pages)) + self._wanted.get(victim.request_id, 0)
             for victim in victims
         )
+
+    def _own_pages(self, running: Request) -> set[int]:
+        return set(running.pages[self._state.memory.num_shared_pages(running) :])
