@@ -21,6 +21,7 @@ from chairlift.engine.llm import LLM
 
 NUM_TOKENS = 64
 TIE = 1e-3
+EXACT: dict[str, Any] = {"dtype": "float32", "quantization": "none"}
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 4
 """Layers, keys and values, heads, head size, bytes of a float32."""
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
@@ -82,7 +83,7 @@ class Truth:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(dtype="float32", quantization="none", max_num_seqs=20, max_model_len=1024, kv_cache_memory="300MB") as llm:
+    with LLM(**EXACT, max_num_seqs=20, max_model_len=1024, kv_cache_memory="300MB") as llm:
         yield llm
 
 
@@ -121,7 +122,7 @@ def test_in_a_batch_of_twenty_and_with_a_warm_cache(llm: LLM, truth: Truth) -> N
 
 def test_in_chunks_of_sixteen(truth: Truth) -> None:
     with LLM(
-        dtype="float32",
+        **EXACT,
         max_model_len=1024,
         kv_cache_memory="300MB",
         max_num_seqs=4,
@@ -134,7 +135,7 @@ def test_in_chunks_of_sixteen(truth: Truth) -> None:
 def test_under_preemption(truth: Truth) -> None:
     longest = max(map(len, truth.prompts)) + NUM_TOKENS
     memory = str(int(longest * 2.5 * KV_BYTES_PER_TOKEN))
-    with LLM(dtype="float32", max_num_seqs=20, max_model_len=1024, kv_cache_memory=memory) as llm:
+    with LLM(**EXACT, max_num_seqs=20, max_model_len=1024, kv_cache_memory=memory) as llm:
         truth.check("preempted", tokens(llm, truth.prompts))
         assert llm.last_run_stats is not None
         assert llm.last_run_stats.num_preemptions > 0
@@ -146,7 +147,7 @@ def test_in_every_mode_with_two_fifths_of_the_pages(truth: Truth, mode: str) -> 
     peak_pages = sum(-(-(len(prompt) + NUM_TOKENS) // 16) for prompt in truth.prompts)
     memory, space = str(int(0.4 * peak_pages) * page_bytes), str(peak_pages * page_bytes)
     with LLM(
-        dtype="float32",
+        **EXACT,
         max_num_seqs=20,
         max_model_len=1024,
         kv_cache_memory=memory,
@@ -161,10 +162,16 @@ def test_in_every_mode_with_two_fifths_of_the_pages(truth: Truth, mode: str) -> 
 
 @pytest.mark.parametrize("depth", [2])
 def test_with_two_steps_in_flight(truth: Truth, depth: int) -> None:
-    with LLM(dtype="float32", max_model_len=1024, kv_cache_memory="300MB", pipeline_depth=depth) as llm:
+    with LLM(**EXACT, max_model_len=1024, kv_cache_memory="300MB", pipeline_depth=depth) as llm:
         truth.check("two steps in flight", tokens(llm, truth.prompts))
 
 
 def test_in_static_groups(truth: Truth) -> None:
-    with LLM(dtype="float32", max_model_len=1024, kv_cache_memory="600MB", batching="static", max_num_seqs=10) as llm:
+    with LLM(
+        **EXACT,
+        max_model_len=1024,
+        kv_cache_memory="600MB",
+        batching="static",
+        max_num_seqs=10,
+    ) as llm:
         truth.check("static", tokens(llm, truth.prompts))

@@ -9,7 +9,7 @@ import torch
 from chairlift.config.model_source import ModelSource
 from chairlift.config.sections import CacheSettings, ModelSettings
 from chairlift.errors import ConfigurationError
-from chairlift.execution.torch_backend import build, device
+from chairlift.execution.torch_backend import build, device, numbers
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
@@ -81,7 +81,7 @@ def test_a_model_length_beyond_the_models_own_is_refused(source: ModelSource) ->
 def test_auto_takes_bfloat16_only_where_the_cpu_computes_it(
     source: ModelSource, monkeypatch: pytest.MonkeyPatch, native: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(build, "computes_bfloat16", lambda: native)
+    monkeypatch.setattr(numbers, "computes_bfloat16", lambda: native)
     assert built(source, CacheSettings(kv_cache_memory="1MiB"), dtype="auto").dtype == expected
 
 
@@ -89,7 +89,7 @@ def test_without_numba_plain_kernels_serve(monkeypatch: pytest.MonkeyPatch) -> N
     for name in [name for name in sys.modules if "kernels_cpu" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    chosen = make_cpu_kernels(torch.float32, 2)
+    chosen = make_cpu_kernels(torch.float32, 2, 16)
     assert isinstance(chosen.kernels, ReferenceKernels)
     assert chosen.num_torch_threads == 2
     chosen.close()

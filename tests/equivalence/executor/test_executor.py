@@ -17,9 +17,7 @@ from chairlift.core.step_plan import Chunk, NewRequest, PageCopy, StepPlan
 from chairlift.core.stepper import Stepper
 from chairlift.execution.torch_backend import build
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
-from chairlift.execution.torch_backend.cpu_kernels import CpuKernelSet
-from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
-from chairlift.execution.torch_backend.torch_draw import draw_tokens
+from chairlift.execution.torch_backend.cpu_kernels import plain_kernels
 from tests.equivalence.tiny_models import load_reference, random_tokens, reference_logits, save_tiny_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -157,8 +155,8 @@ def test_seeded_output_does_not_depend_on_company_pages_or_depth(source: ModelSo
 def test_reference_kernels_give_the_same_tokens(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = {i: (random_tokens(7 * i + 1, seed=i), GREEDY) for i in range(4)}
     compiled = generate(source, requests)
-    plain = CpuKernelSet(ReferenceKernels(), "plain", 1, draw_tokens, lambda: None)
-    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, num_threads: plain)
+    plain = plain_kernels(torch.float32, 1)
+    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, num_threads, head_size: plain)
     assert generate(source, requests) == compiled
 
 

@@ -91,9 +91,11 @@ def test_silu_mul(kernels: CpuKernels, dtype: torch.dtype, num_rows: int) -> Non
     torch.testing.assert_close(kernels.silu_mul(gate_up), REFERENCE.silu_mul(gate_up), **TOLERANCES[dtype])
 
 
-def make_batch(decodes: list[int], chunks: list[tuple[int, int]], page_size: int) -> ForwardBatch:
+def make_batch(
+    decodes: list[int], chunks: list[tuple[int, int]], page_size: int, *, num_pages: int = NUM_PAGES
+) -> ForwardBatch:
     """A step with decodes of these context lengths and chunks of (length, context length), on random pages."""
-    free = torch.randperm(NUM_PAGES).tolist()
+    free = torch.randperm(num_pages).tolist()
     positions: list[int] = []
     slots: list[int] = []
     tables: list[list[int]] = []

@@ -13,11 +13,12 @@ from chairlift.config.sizes import format_bytes, parse_bytes
 from chairlift.errors import ConfigurationError
 from chairlift.execution.torch_backend.batch import StandingBatch
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
-from chairlift.execution.torch_backend.device import available_memory_bytes, computes_bfloat16, num_usable_cores
+from chairlift.execution.torch_backend.device import available_memory_bytes, num_usable_cores
 from chairlift.execution.torch_backend.executor import TorchExecutor
 from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
 from chairlift.execution.torch_backend.model_config import ModelConfig
-from chairlift.execution.torch_backend.models import load_model
+from chairlift.execution.torch_backend.models import opened, read_model
+from chairlift.execution.torch_backend.numbers import choose_kv_dtype, choose_numbers
 
 _MAX_DEFAULT_KV_BYTES = 8 * 2**30
 _MIN_KV_TOKENS = 16
@@ -58,25 +59,29 @@ def build_executor(
     """
     num_threads = model.num_threads or num_usable_cores()
     torch.set_num_threads(num_threads)
-    dtype = _choose_dtype(model.dtype)
-    kernel_set = make_cpu_kernels(dtype, num_threads)
-    loaded = load_model(source, dtype, kernel_set.kernels, model.max_model_len)
+    with opened(source) as checkpoint:
+        config: ModelConfig = checkpoint.config
+        numbers = choose_numbers(model, checkpoint.is_quantized)
+        kernel_set = make_cpu_kernels(numbers.dtype, num_threads, config.head_dim)
+        kv_dtype = choose_kv_dtype(cache.kv_cache_dtype, numbers, kernel_set.kv_dtypes)
+        loaded = read_model(
+            checkpoint, numbers.dtype, kernel_set.kernels, model.max_model_len, quantization=numbers.quantization
+        )
     torch.set_num_threads(kernel_set.num_torch_threads)
-    config: ModelConfig = loaded.config
     max_model_len = _choose_max_model_len(model.max_model_len, config)
-    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, cache.page_size, dtype)
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, cache.page_size, kv_dtype)
     num_pages = _choose_num_pages(cache, shape, max_model_len, _activation_bytes(config, max_num_batched_tokens))
     num_host_pages = _choose_num_host_pages(cache, shape, num_pages)
     device = torch.device("cpu")
     executor = TorchExecutor(
-        loaded,
+        kernel_set.prepared(loaded, max(max_num_batched_tokens, max_num_seqs)),
         KVCache(shape, num_pages, device, num_host_pages=num_host_pages),
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
         draw=kernel_set.draw,
         runs_ahead=pipeline_depth > 1,
         on_close=kernel_set.close,
     )
-    dtype_name = str(dtype).removeprefix("torch.")
+    dtype_name, kv_dtype_name = (str(kind).removeprefix("torch.") for kind in (numbers.dtype, kv_dtype))
     num_tokens = num_pages * cache.page_size
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     return BuiltExecutor(
@@ -90,18 +95,13 @@ def build_executor(
         eos_token_ids=config.eos_token_ids,
         vocab_size=config.vocab_size,
         description=(
-            f"{source.name} in {dtype_name} on {threads} with {kernel_set.description}; "
-            f"KV memory {format_bytes(num_pages * shape.page_bytes)}: {num_pages} pages of {cache.page_size}, "
+            f"{source.name} in {numbers.description} on {threads} with {kernel_set.description}; "
+            f"KV memory {format_bytes(num_pages * shape.page_bytes)} in {kv_dtype_name}: "
+            f"{num_pages} pages of {cache.page_size}, "
             f"{num_tokens} tokens, {num_tokens / max_model_len:.1f} requests of the full {max_model_len} tokens"
             f"{_describe_host_tier(num_host_pages, shape)}"
         ),
     )
-
-
-def _choose_dtype(name: str) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if computes_bfloat16() else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def _choose_max_model_len(wanted: int | None, config: ModelConfig) -> int:

@@ -8,13 +8,34 @@ from typing import Any, Protocol
 import torch
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 
 
 class Kernels(Protocol):
-    """Operations of one device. Results are new tensors unless said otherwise."""
+    """Operations of one device. Results are new tensors unless said otherwise.
 
-    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    Operations may be computed later, in the order of the calls: until :meth:`finish` nothing but shapes and views of a
+    result may be used, and what was passed in must live, unless it is a result itself.
+    """
+
+    def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> Any:
         """Prepare ``weight [out, in]`` once for :meth:`linear`; the caller drops its own reference."""
+        ...
+
+    def pack_embedding(self, weight: torch.Tensor | BlockWeight, head: Any = None) -> Any:
+        """Prepare a table ``[V, E]`` for :meth:`embed`; ``head`` is the same one packed for :meth:`linear`, if tied."""
+        ...
+
+    def embed(self, token_ids: torch.Tensor, table: Any) -> torch.Tensor:
+        """``[T] -> [T, E]``, int64 ids below ``V``."""
+        ...
+
+    def take_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``x[rows]``, for int64 rows."""
+        ...
+
+    def finish(self) -> None:
+        """Compute whatever is still due; results and memory that operations wrote to can be read."""
         ...
 
     def linear(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
@@ -22,7 +43,10 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Root-mean-square norm over the last axis, accumulated in float32."""
+        """Root-mean-square norm over the last axis, accumulated in float32.
+
+        ``x`` is ``[T, E]``, or heads ``[T, H, d]`` whose tokens may lie apart.
+        """
         ...
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -31,7 +55,8 @@ class Kernels(Protocol):
 
     def rope_and_write_kv(
         self,
-        q: torch.Tensor,  # [T, H, d], rotated in place; rows of q, k and v may lie apart, each one is contiguous
+        # [T, H, d], rotated in place (keys perhaps too); rows of q, k and v may lie apart, each one is contiguous
+        q: torch.Tensor,
         k: torch.Tensor,  # [T, G, d]
         v: torch.Tensor,  # [T, G, d]
         cos_sin: tuple[torch.Tensor, torch.Tensor],  # float32 [max positions, d / 2] each

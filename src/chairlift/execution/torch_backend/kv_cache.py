@@ -13,11 +13,15 @@ from chairlift.core.step_plan import PageCopy
 from chairlift.execution.torch_backend.host_cache import HostCache
 
 _CACHE_LINE_BYTES = 64
+_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """Shape of the KV memory of one model: everything but the number of pages."""
+    """Shape of the KV memory of one model: everything but the number of pages.
+
+    With int8, every row of ``d`` numbers is followed by its float32 scale, so that a page is one piece of memory.
+    """
 
     num_layers: int
     num_kv_heads: int
@@ -26,9 +30,14 @@ class KVShape:
     dtype: torch.dtype
 
     @property
+    def row_size(self) -> int:
+        """Numbers of the dtype in one row: a token's keys or values of one head, and their scale."""
+        return self.head_size + (_SCALE_BYTES if self.dtype == torch.int8 else 0)
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page in all layers, keys and values."""
-        return 2 * self.num_layers * self.num_kv_heads * self.page_size * self.head_size * self.dtype.itemsize
+        return 2 * self.num_layers * self.num_kv_heads * self.page_size * self.row_size * self.dtype.itemsize
 
     def num_pages(self, num_bytes: int) -> int:
         """Return how many pages fit into ``num_bytes``."""
@@ -36,7 +45,7 @@ class KVShape:
 
 
 class KVCache:
-    """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, d]``, keys first. ``host`` is the tier beside them.
+    """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, row]``, keys first. ``host`` is the tier beside them.
 
     On a CPU the memory is reserved at once but taken from the system only when a page is first written.
     """
@@ -66,7 +75,7 @@ class KVCache:
 def _pages(shape: KVShape, num_pages: int, device: torch.device) -> list[torch.Tensor]:
     if num_pages == 0:
         return []
-    size = (2, num_pages, shape.num_kv_heads, shape.page_size, shape.head_size)
+    size = (2, num_pages, shape.num_kv_heads, shape.page_size, shape.row_size)
     return [_zeros(size, shape.dtype, device) for _ in range(shape.num_layers)]
 
 

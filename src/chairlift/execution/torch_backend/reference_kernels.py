@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,26 @@ class PlainLinear:
 class ReferenceKernels:
     """Implements :class:`~chairlift.execution.torch_backend.kernels.Kernels`; sums and softmax run in float32."""
 
-    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PlainLinear:
-        """Keep the weights as they are."""
-        return PlainLinear(weight, bias)
+    def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PlainLinear:
+        """Keep the weights as they are, but for blocks, which become float32."""
+        return PlainLinear(weight if isinstance(weight, torch.Tensor) else weight.dequantized(), bias)
+
+    def pack_embedding(self, weight: torch.Tensor | BlockWeight, head: PlainLinear | None = None) -> torch.Tensor:
+        """Keep the table as it is, or a tied head's."""
+        if head is not None:
+            return head.weight
+        return weight if isinstance(weight, torch.Tensor) else weight.dequantized()
+
+    def embed(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """``[T] -> [T, E]``."""
+        return functional.embedding(token_ids, table)
+
+    def take_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``x[rows]``."""
+        return x[rows]
+
+    def finish(self) -> None:
+        """Nothing is ever due."""
 
     def linear(self, x: torch.Tensor, packed: PlainLinear) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""

@@ -18,9 +18,10 @@ from chairlift.execution.torch_backend.kernels_cpu.threads import (
     Threads,
     WorkerThreads,
     compile_body,
-    float_bits,
 )
+from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
+from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 
 _SERIAL_NUMBERS = 32_768
 """Row operations on fewer numbers than this, some 20 us of work, are not worth sharing."""
@@ -59,7 +60,7 @@ class CpuKernels:
         self._packs_half = dtype == torch.bfloat16 and computes_bfloat16()
         self._reference = ReferenceKernels()
         threads = OpenMPThreads if self._is_half else WorkerThreads
-        self._threads: Threads = threads(num_threads)
+        self.threads: Threads = threads(num_threads)
         self.num_torch_threads = num_threads if self._is_half else 1
         """Threads for torch's own operations; one where it does only small things, see :mod:`threads`."""
         self._linear = compile_body(linear.linear_body)
@@ -73,12 +74,15 @@ class CpuKernels:
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.close()
+        self.threads.close()
 
-    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-        """Lay weights out the way they are read."""
+    def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PackedLinear:
+        """Lay weights out the way they are read; blocks become floats first."""
+        if isinstance(weight, BlockWeight):
+            weight = weight.dequantized(self.dtype)
         if self._is_half:
-            weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
+            weight = weight.to(self.dtype)
+            bias = None if bias is None else bias.to(self.dtype)
             if self._packs_half:
                 weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
             return PackedLinear(len(weight), weight, bias)
@@ -86,6 +90,21 @@ class CpuKernels:
         if bias is not None:
             bias = torch.nn.functional.pad(bias.float(), (0, panels.shape[0] * panels.shape[2] - len(bias)))
         return PackedLinear(len(weight), panels, bias)
+
+    def pack_embedding(self, weight: torch.Tensor | BlockWeight, head: PackedLinear | None = None) -> torch.Tensor:
+        """Keep the table as it is; a head's panels cannot be read by row."""
+        return weight if isinstance(weight, torch.Tensor) else weight.dequantized(self.dtype)
+
+    def embed(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """``[T] -> [T, E]``."""
+        return torch.nn.functional.embedding(token_ids, table)
+
+    def take_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``x[rows]``."""
+        return x[rows]
+
+    def finish(self) -> None:
+        """Nothing is ever due."""
 
     def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""
@@ -98,8 +117,8 @@ class CpuKernels:
         num_rows, depth = x.shape
         num_panels, _, width = packed.weight.shape
         y = torch.empty(num_rows, num_panels * width)  # [T, N padded]
-        block_rows, block_panels = linear.block_sizes(num_rows, depth, num_panels, self._threads.num_threads)
-        self._threads.run(
+        block_rows, block_panels = linear.block_sizes(num_rows, depth, num_panels, self.threads.num_threads)
+        self.threads.run(
             self._linear,
             x.data_ptr(),
             x.stride(0),
@@ -134,7 +153,7 @@ class CpuKernels:
     ) -> None:
         """Rotate queries in place and write rotated keys, and values, to the pages."""
         num_rows, num_heads, head_size = q.shape
-        self._threads.run(
+        self.threads.run(
             self._rotate,
             q.data_ptr(),
             k.data_ptr(),
@@ -172,7 +191,7 @@ class CpuKernels:
             runs = self._runs = _make_runs(batch, attention.tokens_per_run(group))
         out = torch.empty(num_rows, num_heads * head_size, dtype=q.dtype)  # [T, H * d]
         num_floats = attention.scratch_floats(group, head_size, page_size)
-        self._threads.run(
+        self.threads.run(
             self._attention,
             runs.items.ctypes.data,
             len(runs.items),
@@ -199,7 +218,7 @@ class CpuKernels:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty(num_rows, width, dtype=gate_up.dtype)
-        self._threads.run(
+        self.threads.run(
             self._silu_mul,
             gate_up.data_ptr(),
             out.data_ptr(),
@@ -226,7 +245,7 @@ class CpuKernels:
         with np.errstate(divide="ignore"):
             floor = np.log(columns["min_p"])
         temperature, top_k, top_p = (np.ascontiguousarray(columns[name]) for name in ("temperature", "top_k", "top_p"))
-        self._threads.run(
+        self.threads.run(
             self._draw,
             logits.data_ptr(),
             size,
@@ -244,10 +263,11 @@ class CpuKernels:
         return token_ids
 
     def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        x = x.contiguous()  # heads of a token may lie apart from those of the next
         width = x.shape[-1]
         num_rows = x.numel() // width
         out = torch.empty_like(x)
-        self._threads.run(
+        self.threads.run(
             self._norm,
             x.data_ptr(),
             residual_address,
@@ -263,7 +283,7 @@ class CpuKernels:
         return out
 
     def _scratch_address(self, floats_per_thread: int) -> int:
-        needed = floats_per_thread * self._threads.num_threads
+        needed = floats_per_thread * self.threads.num_threads
         if self._scratch.numel() < needed:
             self._scratch = torch.empty(needed)
         return self._scratch.data_ptr()

@@ -9,7 +9,6 @@ the cores:
 """
 
 import ctypes
-import struct
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -59,11 +58,6 @@ def _compile(body: Callable[[int], None]) -> Any:
         return cfunc(signature, cache=True, **options)(body)
     except RuntimeError:  # Numba found no place for its cache
         return cfunc(signature, **options)(body)
-
-
-def float_bits(number: float) -> int:
-    """Return a float's bits as int64, the way bodies take floats."""
-    return struct.unpack("<q", struct.pack("<d", number))[0]
 
 
 class WorkerThreads:

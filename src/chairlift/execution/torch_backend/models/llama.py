@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch.nn import functional
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels import Kernels
@@ -36,11 +35,11 @@ class LlamaAttention:
         self._config = config
         self._window = config.windows[layer]
         self._qkv = kernels.pack_linear(
-            weights.read(*(f"{part}.weight" for part in inputs)),
+            weights.read_linear(*(f"{part}.weight" for part in inputs)),
             weights.read_if_any(*(f"{part}.bias" for part in inputs)),
         )
         self._output = kernels.pack_linear(
-            weights.read(f"{name}.o_proj.weight"), weights.read_if_any(f"{name}.o_proj.bias")
+            weights.read_linear(f"{name}.o_proj.weight"), weights.read_if_any(f"{name}.o_proj.bias")
         )
 
     @staticmethod
@@ -63,7 +62,7 @@ class LlamaAttention:
         self._kernels.rope_and_write_kv(q, k, v, step.cos_sin, step.batch, kv)
         scale = self._config.head_dim**-0.5
         attended = self._kernels.attention(q, kv, step.batch, scale, self._window)  # [T, H * d]
-        return self._kernels.linear(attended if rows is None else attended[rows], self._output)
+        return self._kernels.linear(attended if rows is None else self._kernels.take_rows(attended, rows), self._output)
 
     def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries ``[T, H, d]``, keys and values ``[T, G, d]``, not yet rotated; views of one tensor."""
@@ -80,11 +79,11 @@ class LlamaMlp:
         name = f"model.layers.{layer}.mlp"
         self._kernels = kernels
         self._gate_up = kernels.pack_linear(
-            weights.read(f"{name}.gate_proj.weight", f"{name}.up_proj.weight"),
+            weights.read_linear(f"{name}.gate_proj.weight", f"{name}.up_proj.weight"),
             weights.read_if_any(f"{name}.gate_proj.bias", f"{name}.up_proj.bias"),
         )
         self._down = kernels.pack_linear(
-            weights.read(f"{name}.down_proj.weight"), weights.read_if_any(f"{name}.down_proj.bias")
+            weights.read_linear(f"{name}.down_proj.weight"), weights.read_if_any(f"{name}.down_proj.bias")
         )
 
     @staticmethod
@@ -149,7 +148,7 @@ class LlamaLayer:
             x = self._kernels.add_rms_norm(update, residual, self._input_norm, self._eps)
         attended = self._attention(x, step, kv, rows)
         if rows is not None:
-            residual = residual[rows]
+            residual = self._kernels.take_rows(residual, rows)
         return self._mlp(self._kernels.add_rms_norm(attended, residual, self._mlp_norm, self._eps)), residual
 
 
@@ -161,12 +160,18 @@ class Llama:
     def __init__(self, config: ModelConfig, weights: WeightReader, kernels: Kernels, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
+        self.dtype = weights.dtype
+        """Of activations."""
         self._kernels = kernels
-        self._embedding = weights.read("model.embed_tokens.weight")  # [V, E]
+        table = weights.read_linear("model.embed_tokens.weight", is_table=True)  # [V, E]
         self._layers = [self.layer_type(config, layer, weights, kernels) for layer in range(config.num_layers)]
         self._norm = weights.read("model.norm.weight")
-        head = self._embedding if config.tie_word_embeddings else weights.read("lm_head.weight")
-        self._head = kernels.pack_linear(head)
+        if config.tie_word_embeddings:
+            self._head = kernels.pack_linear(table)
+            self._embedding = kernels.pack_embedding(table, self._head)
+        else:
+            self._head = kernels.pack_linear(weights.read_linear("lm_head.weight", is_table=True))
+            self._embedding = kernels.pack_embedding(table)
         self._cos_sin = rope_tables(config.rope, config.head_dim, max_model_len)
 
     @classmethod
@@ -180,11 +185,6 @@ class Llama:
             shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
         return shapes
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights, activations and KV pages."""
-        return self._embedding.dtype
-
     def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor:
         """Compute a step, and return its sampling rows, ``[S, E]`` (all rows if the batch names none).
 
@@ -192,14 +192,18 @@ class Llama:
         sampling rows are computed.
         """
         step = LayerInput(batch, self._cos_sin)
-        residual = functional.embedding(batch.token_ids, self._embedding)  # [T, E]
+        residual = self._kernels.embed(batch.token_ids, self._embedding)  # [T, E]
         update = None
         for layer, kv in zip(self._layers, kv_pages, strict=True):
             rows = batch.sample_rows if layer is self._layers[-1] else None
             update, residual = layer(update, residual, step, kv, rows)
         assert update is not None  # noqa: S101 - there is at least one layer
-        return self._kernels.add_rms_norm(update, residual, self._norm, self.config.rms_norm_eps)
+        hidden = self._kernels.add_rms_norm(update, residual, self._norm, self.config.rms_norm_eps)
+        self._kernels.finish()
+        return hidden
 
     def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
         """``[S, E] -> [S, V]`` in float32, for the rows that need it."""
-        return self._kernels.linear(hidden_rows, self._head).float()
+        logits = self._kernels.linear(hidden_rows, self._head)
+        self._kernels.finish()
+        return logits.float()

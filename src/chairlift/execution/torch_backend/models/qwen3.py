@@ -31,8 +31,7 @@ class Qwen3Attention(LlamaAttention):
         return self._normed(q, self._q_norm), self._normed(k, self._k_norm), v
 
     def _normed(self, heads: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        rows = heads.flatten(0, 1)  # [T * heads, d]
-        return self._kernels.rms_norm(rows, weight, self._config.rms_norm_eps).view_as(heads)
+        return self._kernels.rms_norm(heads, weight, self._config.rms_norm_eps)
 
 
 class Qwen3Layer(LlamaLayer):

@@ -10,6 +10,13 @@ import torch
 
 from chairlift.errors import ModelLoadError
 from chairlift.execution.torch_backend.model_config import ModelConfig
+from chairlift.execution.torch_backend.weights.blocks import (
+    BlockWeight,
+    fits_blocks,
+    join_blocks,
+    quantize_int8,
+    quantize_q4,
+)
 
 _NAMES_SHOWN = 5
 
@@ -27,6 +34,11 @@ class Checkpoint(Protocol):
         """Shape of each tensor by the name it has in the file, without those that carry nothing to load."""
         ...
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether most of the weights are stored as whole numbers."""
+        ...
+
     def stored_name(self, name: str) -> str:
         """The name in the file of the weight ``name``."""
         ...
@@ -39,6 +51,10 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def read_blocks(self, name: str) -> BlockWeight | None:
+        """Return the weight ``name`` in blocks if the file stores whole numbers, as they are where blocks can be so."""
+        ...
+
     def close(self) -> None:
         """Close the files."""
         ...
@@ -47,24 +63,62 @@ class Checkpoint(Protocol):
 class WeightReader:
     """Reads the weights of one model in one dtype, after checking that the files hold exactly those.
 
+    Args:
+        checkpoint: the open files.
+        shapes: every weight of the model.
+        dtype: of floats.
+        quantization: of weights that rows are multiplied with: ``none``; ``auto``, blocks where the file stores
+            blocks; ``int8`` or ``q4``, blocks made here where the file has none. See :meth:`read_linear`.
+
     Raises:
         ModelLoadError: tensors are missing, unexpected or of another shape; the message names them.
     """
 
-    def __init__(self, checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        quantization: str = "none",
+    ) -> None:
         _check_tensors(checkpoint, shapes)
+        self.dtype = dtype
         self._checkpoint = checkpoint
         self._shapes = shapes
-        self._dtype = dtype
+        self._quantization = quantization
 
     def read(self, *names: str) -> torch.Tensor:
         """Return the named weights as one tensor, joined along the first axis."""
         first = self._shapes[names[0]]
         rows = [self._shapes[name][0] for name in names]
-        joined = torch.empty((sum(rows), *first[1:]), dtype=self._dtype)
+        joined = torch.empty((sum(rows), *first[1:]), dtype=self.dtype)
         for name, part in zip(names, joined.split(rows), strict=True):
             self._checkpoint.read_into(name, part)
         return joined
+
+    def read_linear(self, *names: str, is_table: bool = False) -> torch.Tensor | BlockWeight:
+        """Like :meth:`read`, but in blocks where the quantization wants them and the shape allows them.
+
+        Tables (embedding and output head) are made into eight bits even by ``q4``: they hold every token's own row,
+        and four bits show there first.
+        """
+        if self._quantization == "none" or not all(fits_blocks(self._shapes[name]) for name in names):
+            return self.read(*names)
+        has_few_bits = self._quantization == "q4" and not is_table
+        parts = [self._blocks(name, has_few_bits) for name in names]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return self.read(*names)
+        if len({part.minimums is None for part in found}) > 1:
+            found = [part if part.minimums is None else quantize_int8(part.dequantized()) for part in found]
+        return join_blocks(found)
+
+    def _blocks(self, name: str, has_few_bits: bool) -> BlockWeight | None:
+        stored = self._checkpoint.read_blocks(name)
+        if self._quantization == "auto" or (stored is not None and (stored.minimums is not None) == has_few_bits):
+            return stored
+        weight = self.read(name)
+        return quantize_q4(weight) if has_few_bits else quantize_int8(weight)
 
     def read_if_any(self, *names: str) -> torch.Tensor | None:
         """Like :meth:`read`, but ``None`` where the model has no such weights."""

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from chairlift.errors import ModelLoadError
 from chairlift.execution.torch_backend.model_config import ModelConfig
+from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 from chairlift.execution.torch_backend.weights.hf_config import read_hf_config
 
 _SINGLE_FILE = "model.safetensors"
@@ -50,6 +51,11 @@ class FolderCheckpoint:
         """All tensors but rotary buffers of old models, and copies of tied embeddings."""
         return self._shapes
 
+    @property
+    def is_quantized(self) -> bool:
+        """Never: safetensors hold floats here."""
+        return False
+
     def stored_name(self, name: str) -> str:
         """The name itself."""
         return name
@@ -61,6 +67,10 @@ class FolderCheckpoint:
             supported = ", ".join(_SUPPORTED_TYPES)
             raise ModelLoadError(f"tensor {name} has type {stored_type}, not supported; supported: {supported}")
         target.copy_(self._handles[name].get_tensor(name))
+
+    def read_blocks(self, name: str) -> BlockWeight | None:
+        """Nothing: safetensors hold floats here."""
+        return None
 
     def close(self) -> None:
         """Close all files."""

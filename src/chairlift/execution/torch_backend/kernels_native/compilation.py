@@ -1,0 +1,89 @@
+"""Makes the library of compiled operations: run when the package is built, or by hand as a script.
+
+Knows nothing of what is compiled. Imports nothing but the standard library and nothing of Chairlift, since it runs
+before anything is installed.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = HERE / "csrc"
+LIBRARY = HERE / "_operations.so"
+"""Beside the sources, so that an editable installation finds it; not under version control."""
+_COMPILERS = ("c++", "g++", "clang++")
+# Without reassociation: it keeps products for later sums until there are no registers left.
+_FLAGS = ("-std=c++17", "-O3", "-fno-tree-reassoc", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi")
+_WIDE = "-DCHAIRLIFT_WIDE"
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni")
+_INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"generic": (), "wide": (_WIDE,)}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    # The last flag: headers of older compilers warn of themselves.
+    _INSTRUCTION_SETS |= {"avx2": _AVX2, "avx512": (_WIDE, *_AVX2, *_AVX512, "-Wno-maybe-uninitialized")}
+
+
+class CompilationError(Exception):
+    """No compiler, or one that fails; the message says which."""
+
+
+def source_digest() -> str:
+    """Return a digest of all sources, by which a library made from others is known."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compile_library(target: Path = LIBRARY, compiler: str | None = None) -> None:
+    """Compile and link, unless the library is there already; an old one stays until the new one is complete.
+
+    Raises:
+        CompilationError: there is no C++ compiler, or it failed.
+    """
+    digest = source_digest()
+    if target.exists() and digest.encode() in target.read_bytes():
+        return
+    path = _find_compiler([compiler] if compiler else _COMPILERS)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = {name: Path(folder, f"{name}.o") for name in (*_INSTRUCTION_SETS, "library")}
+        commands = [
+            [path, *_FLAGS, *flags, f"-DCHAIRLIFT_ISA={name}", "-c", "isa.cpp", "-o", str(objects[name])]
+            for name, flags in _INSTRUCTION_SETS.items()
+        ]
+        define = f'-DCHAIRLIFT_SOURCE_DIGEST="{digest}"'
+        commands.append([path, *_FLAGS, define, "-c", "library.cpp", "-o", str(objects["library"])])
+        list(pool.map(_run, commands))
+        linked = Path(folder, "linked.so")
+        _run([path, "-shared", *map(str, objects.values()), "-o", str(linked)])
+        unfinished = target.with_suffix(".new")
+        shutil.copyfile(linked, unfinished)
+        unfinished.replace(target)
+
+
+def _find_compiler(names: Sequence[str]) -> str:
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise CompilationError(f"no C++ compiler found (looked for {', '.join(names)})")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilationError(f"{command[0]} failed:\n{done.stderr[-4000:]}")
+
+
+if __name__ == "__main__":
+    try:
+        compile_library(compiler=sys.argv[1] if len(sys.argv) > 1 else None)
+    except CompilationError as error:
+        sys.exit(str(error))

@@ -1,0 +1,41 @@
+// What Python calls: which instruction sets there are, and a sequence of operations as a body for worker threads.
+#include <cstring>
+
+#include "table.h"
+
+namespace generic {
+extern const chairlift::Table table;
+}
+namespace wide {
+extern const chairlift::Table table;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const chairlift::Table table;
+}
+namespace avx512 {
+extern const chairlift::Table table;
+}
+#endif
+
+#define CHAIRLIFT_PUBLIC extern "C" __attribute__((visibility("default")))
+
+// The table of an instruction set, or null if this processor or this build lacks it.
+CHAIRLIFT_PUBLIC const chairlift::Table* chairlift_table(const char* name) {
+  if (!std::strcmp(name, "generic")) return &generic::table;
+  if (!std::strcmp(name, "wide")) return &wide::table;  // sixteen lanes without instructions of its own, for tests
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (!std::strcmp(name, "avx2") && has_avx2) return &avx2::table;
+  if (!std::strcmp(name, "avx512") && has_avx2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+    return &avx512::table;
+#endif
+  return nullptr;
+}
+
+CHAIRLIFT_PUBLIC void chairlift_run_sequence(int64_t arguments) { chairlift::run_sequence((const int64_t*)arguments); }
+
+// Of the sources that this library was made from.
+CHAIRLIFT_PUBLIC const char* chairlift_source_digest() { return CHAIRLIFT_SOURCE_DIGEST; }

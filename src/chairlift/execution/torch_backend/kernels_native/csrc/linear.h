@@ -1,0 +1,167 @@
+// Products of rows with packed weights: y[T, N] = x[T, K] weight^T + bias.
+//
+// Knows nothing of layers. Weights lie in panels of W outputs (float32: 2 W), so that they are read from memory in one straight run:
+//   float32     [N / 2 W][K][2 W]
+//   four bits   [N / W][K / 32] of NibbleBlock        weight = scale * q + minimum,  q = 0 ... 15
+//   eight bits  [N / W][K / 32] of ByteBlock          weight = scale * q,            q = -127 ... 127
+// A row of inputs is rounded to whole numbers per 32 inputs (rows.h), as in llama.cpp's Q8 activations.
+//
+// An item is a block of rows times a group of panels: the rows stay in the second-level cache while every panel of the
+// group passes by once. Within a panel, up to R rows keep their sums in registers. A row's sums are added up in an order
+// that only the row itself decides.
+#pragma once
+
+#include "dots.h"
+
+namespace CHAIRLIFT_ISA {
+
+struct NibbleBlock {
+  uint16_t scales[W];
+  uint16_t minimums[W];
+  uint8_t weights[NIBBLE_RUNS * 4 * W];
+};
+
+struct ByteBlock {
+  uint16_t scales[W];
+  int8_t weights[PAIR_RUNS * 2 * W];
+};
+
+struct LinearArguments {
+  const void* x;          // float32, int8 or int16 [T, K]
+  int64_t x_stride;       // in numbers
+  const float* x_scales;  // [K / 32, T]
+  const float* x_sums;    // [K / 32, T], of a block's inputs
+  const void* panels;
+  const float* bias;      // [N padded] or none
+  float* y;               // [T, N padded]
+  int64_t num_rows, depth, num_panels, block_rows, block_panels;
+};
+
+constexpr int READ_AHEAD_BYTES = 2048;
+
+template <int R>
+inline void block_dots(const NibbleBlock* block, const int8_t* const (&x)[R], vi (&dots)[R]) {
+  nibble_dots<R>(block->weights, x, dots);
+}
+
+template <int R>
+inline void block_dots(const ByteBlock* block, const int16_t* const (&x)[R], vi (&dots)[R]) {
+  byte_dots<R>(block->weights, x, dots);
+}
+
+inline vf minimums_of(const NibbleBlock* block) { return load_half(block->minimums); }
+
+template <int R, typename Number, typename Block>
+inline void multiply_blocks(const Block* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
+  const int64_t num_blocks = a.depth / BLOCK;
+  const Number* x[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) x[r] = (const Number*)a.x + (row + r) * a.x_stride;
+  const float *scales = a.x_scales + row, *totals = a.x_sums + row;
+  for (int64_t b = 0; b < num_blocks; b++, block++) {
+    for (size_t ahead = 0; ahead < sizeof *block; ahead += 64)
+      __builtin_prefetch((const char*)block + READ_AHEAD_BYTES + ahead, 0, 3);
+    vi dots[R];
+    block_dots<R>(block, x, dots);
+    const vf scale = load_half(block->scales);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) sums[r] += (scale * scales[r]) * __builtin_convertvector(dots[r], vf);
+    if constexpr (sizeof(Number) == 1) {
+      const vf minimum = minimums_of(block);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) sums[r] += minimum * totals[r];
+      totals += a.num_rows;
+    }
+    scales += a.num_rows;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) x[r] += BLOCK;
+  }
+}
+
+template <int R>
+inline void multiply(const NibbleBlock* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
+  multiply_blocks<R, int8_t>(block, a, row, sums);
+}
+
+template <int R>
+inline void multiply(const ByteBlock* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
+  multiply_blocks<R, int16_t>(block, a, row, sums);
+}
+
+struct FloatColumn {
+  float weights[2 * W];  // one input of every output of the panel
+};
+
+template <int R>
+inline void multiply_tile(const FloatColumn* column, const LinearArguments& a, int64_t row, int64_t first) {
+  vf low[R], high[R];
+  const int64_t y_stride = a.num_panels * 2 * W;
+  const vf starts[2] = {a.bias ? load(a.bias + first) : vf{}, a.bias ? load(a.bias + first + W) : vf{}};
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) low[r] = starts[0], high[r] = starts[1];
+  const float* x = (const float*)a.x + row * a.x_stride;
+  for (int64_t k = 0; k < a.depth; k++, column++) {
+    __builtin_prefetch((const char*)column + READ_AHEAD_BYTES, 0, 3);
+    const vf weights[2] = {load(column->weights), load(column->weights + W)};
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      low[r] += weights[0] * x[r * a.x_stride + k];
+      high[r] += weights[1] * x[r * a.x_stride + k];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    store(a.y + (row + r) * y_stride + first, low[r]);
+    store(a.y + (row + r) * y_stride + first + W, high[r]);
+  }
+}
+
+template <int R, typename Block>
+inline void multiply_tile(const Block* panel, const LinearArguments& a, int64_t row, int64_t column) {
+  vf sums[R];
+  const int64_t y_stride = a.num_panels * W;
+  const vf start = a.bias ? load(a.bias + column) : vf{};
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) sums[r] = start;
+  multiply<R>(panel, a, row, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) store(a.y + (row + r) * y_stride + column, sums[r]);
+}
+
+template <typename Block>
+struct Shape {
+  static constexpr int64_t inputs = BLOCK, outputs = W;
+};
+template <>
+struct Shape<FloatColumn> {
+  static constexpr int64_t inputs = 1, outputs = 2 * W;
+};
+
+template <typename Block>
+inline void linear_item(const int64_t* arguments, int64_t item) {
+  const LinearArguments& a = *(const LinearArguments*)arguments;
+  const int64_t num_groups = (a.num_panels + a.block_panels - 1) / a.block_panels;
+  const int64_t first_row = item / num_groups * a.block_rows, first_panel = item % num_groups * a.block_panels;
+  const int64_t end_row = first_row + a.block_rows < a.num_rows ? first_row + a.block_rows : a.num_rows;
+  const int64_t end_panel = first_panel + a.block_panels < a.num_panels ? first_panel + a.block_panels : a.num_panels;
+  const int64_t num_tiles = (end_row - first_row + 5) / 6;
+  for (int64_t p = first_panel; p < end_panel; p++) {
+    const Block* panel = (const Block*)a.panels + p * (a.depth / Shape<Block>::inputs);
+    int64_t row = first_row;
+    for (int64_t tile = 0; tile < num_tiles; tile++) {
+      // Even shares: 8 rows are 4 + 4, which runs faster than 6 + 2.
+      const int64_t rows = (end_row - row + num_tiles - tile - 1) / (num_tiles - tile);
+      switch (rows) {
+        case 6: multiply_tile<6>(panel, a, row, p * Shape<Block>::outputs); break;
+        case 5: multiply_tile<5>(panel, a, row, p * Shape<Block>::outputs); break;
+        case 4: multiply_tile<4>(panel, a, row, p * Shape<Block>::outputs); break;
+        case 3: multiply_tile<3>(panel, a, row, p * Shape<Block>::outputs); break;
+        case 2: multiply_tile<2>(panel, a, row, p * Shape<Block>::outputs); break;
+        default: multiply_tile<1>(panel, a, row, p * Shape<Block>::outputs);
+      }
+      row += rows;
+    }
+  }
+}
+
+}  // namespace CHAIRLIFT_ISA

@@ -1,0 +1,338 @@
+"""The CPU's fastest set of kernels: models call it, and it writes down what is to be computed.
+
+Knows nothing of model architectures. Activations are float32. Results are filled in when the list of operations runs:
+at :meth:`NativeKernels.finish`, or when nothing but tensors may be read.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.kernels_cpu.threads import Threads
+from chairlift.execution.torch_backend.kernels_native.attention_runs import AttentionRuns, make_runs
+from chairlift.execution.torch_backend.kernels_native.buffers import Buffers
+from chairlift.execution.torch_backend.kernels_native.library import Library
+from chairlift.execution.torch_backend.kernels_native.operations import OperationList
+from chairlift.execution.torch_backend.kernels_native.packing import PackedLinear, pack_linear
+from chairlift.execution.torch_backend.kernels_native.program import Cut, Inputs, LinearShape, Program, Recording
+from chairlift.execution.torch_backend.number_bits import float_bits
+from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
+
+_ROWS_PER_ITEM = 4
+_MAX_TILE_ROWS = 6
+_CACHED_ROWS_BYTES = 128 * 1024
+_ITEMS_PER_THREAD = 8
+_ROUNDED = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
+_KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+_HEAD_SIZE_UNIT = 16
+_MAX_HEAD_SIZE = 1024
+
+
+class _CannotRecord(Exception):
+    """A result has to be read before the end."""
+
+
+class NativeKernels:
+    """Implements :class:`~chairlift.execution.torch_backend.kernels.Kernels`.
+
+    What is passed in must live until :meth:`finish`, unless it came from these kernels. Not for use by two threads at
+    once.
+
+    Args:
+        library: the compiled operations.
+        threads: what computes them.
+    """
+
+    def __init__(self, library: Library, threads: Threads) -> None:
+        self.description = f"C++ kernels for {library.instruction_set}"
+        self._num_lanes = library.num_lanes
+        self._num_threads = threads.num_threads
+        self._due = OperationList(library, threads.run)
+        self._buffers = Buffers()
+        self._runs: dict[int | None, AttentionRuns] = {}
+        self._recording: Recording | None = None
+
+    kv_dtypes = frozenset(_KV_TYPES)
+    """Numbers that KV pages may hold."""
+
+    @staticmethod
+    def supports(head_size: int) -> bool:
+        """Whether attention works with a head size, whatever the instruction set."""
+        return head_size % _HEAD_SIZE_UNIT == 0 and head_size <= _MAX_HEAD_SIZE
+
+    def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PackedLinear:
+        """Lay weights out the way they are read."""
+        return pack_linear(weight, bias, self._num_lanes)
+
+    def pack_embedding(
+        self, weight: torch.Tensor | BlockWeight, head: PackedLinear | None = None
+    ) -> torch.Tensor | PackedLinear:
+        """Keep the table ``[V, E]`` for :meth:`embed`; a tied head's own panels where they can be read by row."""
+        if isinstance(weight, torch.Tensor):
+            return weight.float().contiguous()
+        if head is not None and head.operation == "linear_byte":
+            return head
+        return pack_linear(weight, None, self._num_lanes) if weight.minimums is None else weight.dequantized()
+
+    def embed(self, token_ids: torch.Tensor, table: torch.Tensor | PackedLinear) -> torch.Tensor:
+        """``[T] -> [T, E]``."""
+        num_rows = len(token_ids)
+        if isinstance(table, torch.Tensor):
+            return self.take_rows(table, token_ids)
+        out = self._buffers.empty(num_rows, table.depth)
+        self._add_rows(
+            "embed",
+            (num_rows, 1, 3),
+            token_ids.data_ptr(),
+            table.panels.ctypes.data,
+            out.data_ptr(),
+            num_rows,
+            table.depth,
+        )
+        return out
+
+    def take_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``x[rows]``."""
+        out = self._buffers.empty(len(rows), x.shape[1])
+        self._add_rows(
+            "take", (len(rows), 1, 3), x.data_ptr(), rows.data_ptr(), out.data_ptr(), len(rows), x.shape[1], x.stride(0)
+        )
+        return out
+
+    def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        """``[T, in] -> [T, out]``."""
+        num_rows, depth = x.shape
+        num_panels = packed.num_panels
+        y = self._buffers.empty(num_rows, num_panels * packed.panel_width)  # [T, N padded]
+        if num_rows:
+            if packed.operation == "linear_float":
+                inputs, scales, sums = x, 0, 0
+            else:
+                inputs, scale_rows, sum_rows = self._round(x, _ROUNDED[packed.operation])
+                scales, sums = scale_rows.data_ptr(), sum_rows.data_ptr()
+            block_rows, block_panels = self._block_sizes(num_rows, depth * inputs.element_size(), num_panels)
+            num_items = -(-num_rows // block_rows) * -(-num_panels // block_panels)
+            if self._recording is not None:
+                shape = LinearShape(depth * inputs.element_size(), num_panels)
+                self._recording.linear_operations[num_rows, shape].append(self._due.count)
+            self._due.add(
+                packed.operation,
+                num_items,
+                inputs.data_ptr(),
+                inputs.stride(0),
+                scales,
+                sums,
+                packed.panels.ctypes.data,
+                0 if packed.bias is None else packed.bias.data_ptr(),
+                y.data_ptr(),
+                num_rows,
+                depth,
+                num_panels,
+                block_rows,
+                block_panels,
+            )
+        if y.shape[1] == packed.num_outputs:
+            return y
+        if self._recording is not None:
+            raise _CannotRecord
+        self.finish()
+        return y[:, : packed.num_outputs].contiguous()
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Root-mean-square norm over the last axis."""
+        return self._normalize(x, 0, weight, eps)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """``residual += x`` in place; return ``rms_norm(residual)``."""
+        return self._normalize(x, residual.data_ptr(), weight, eps)
+
+    def rope_and_write_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        batch: ForwardBatch,
+        kv: torch.Tensor,
+    ) -> None:
+        """Rotate queries and keys in place and write keys and values to the pages."""
+        num_rows, num_heads, head_size = q.shape
+        self._add_rows(
+            "rotate",
+            (num_rows, 1, 11),
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            cos_sin[0].data_ptr(),
+            cos_sin[1].data_ptr(),
+            batch.positions.data_ptr(),
+            batch.kv_slots.data_ptr(),
+            kv.data_ptr(),
+            num_rows,
+            num_heads,
+            k.shape[1],
+            head_size,
+            kv.shape[3],
+            kv.stride(0) * kv.element_size(),
+            _KV_TYPES[kv.dtype],
+        )
+
+    def attention(
+        self, q: torch.Tensor, kv: torch.Tensor, batch: ForwardBatch, scale: float, window: int | None
+    ) -> torch.Tensor:
+        """Causal attention of every row over its request's pages."""
+        num_rows, num_heads, head_size = q.shape
+        _, _, num_kv_heads, page_size, _ = kv.shape
+        group = num_heads // num_kv_heads
+        runs = self._runs.get(window)
+        if runs is None or runs.batch is not batch:
+            runs = self._runs[window] = make_runs(batch, (group, num_kv_heads, head_size), page_size, window)
+        out = self._buffers.empty(num_rows, num_heads * head_size)  # [T, H * d]
+        partials = self._buffers.empty(runs.num_partials)
+        self._due.keep(runs)
+        if self._recording is not None:
+            self._recording.attention_operations[window].append(self._due.count)
+        self._due.add(
+            "attention",
+            len(runs.runs) * num_kv_heads,
+            runs.runs.ctypes.data,
+            q.data_ptr(),
+            out.data_ptr(),
+            partials.data_ptr(),
+            kv.data_ptr(),
+            q.stride(0),
+            out.stride(0),
+            num_kv_heads,
+            group,
+            head_size,
+            page_size,
+            kv.stride(0) * kv.element_size(),
+            _KV_TYPES[kv.dtype],
+            window or 0,
+            float_bits(scale),
+        )
+        if len(runs.merges) or self._recording is not None:
+            self._due.add(
+                "merge",
+                len(runs.merges) * num_kv_heads,
+                runs.merges.ctypes.data,
+                partials.data_ptr(),
+                out.data_ptr(),
+                out.stride(0),
+                num_kv_heads,
+                group,
+                head_size,
+            )
+        return out
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = self._buffers.empty(num_rows, width)
+        self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width)
+        return out
+
+    def finish(self) -> None:
+        """Compute everything that was written down."""
+        if self._recording is None:
+            self._due.run()
+
+    def record(self, forward: Callable[[ForwardBatch], torch.Tensor], num_rows: int) -> Program | None:
+        """Write down what ``forward`` computes for up to so many rows, without computing it.
+
+        Returns ``None`` if that cannot be done: outputs that do not fill whole panels are copied on the way.
+        """
+        inputs = Inputs.of(num_rows)
+        self._recording = recording = Recording()
+        # Memory of its own: what a program writes to belongs to nobody else, not even between its runs.
+        usual_buffers, self._buffers = self._buffers, Buffers()
+        try:
+            output = forward(inputs.as_batch())
+        except _CannotRecord:
+            self._due.take()
+            return None
+        finally:
+            self._recording = None
+            self._runs.clear()
+            buffers, self._buffers = self._buffers, usual_buffers
+        cut = Cut(self._block_sizes, _ROWS_PER_ITEM)
+        return Program(self._due.take(), recording, inputs, output, buffers, cut)
+
+    def run(self, program: Program, batch: ForwardBatch, heads: tuple[int, int, int], page_size: int) -> torch.Tensor:
+        """Compute a step with a program that it fits; returns the sampling rows' hidden states.
+
+        Args:
+            program: what :meth:`record` returned.
+            batch: the step.
+            heads: query heads per key-value head, key-value heads, head size.
+            page_size: token slots of a page.
+        """
+        sample_rows = batch.sample_rows
+        assert sample_rows is not None  # noqa: S101 - executors name the rows
+        program.set_step(batch, sample_rows)
+        kept: list[object] = []
+        for window in program.windows:
+            runs = make_runs(batch, heads, page_size, window)
+            partials = self._buffers.empty(runs.num_partials)
+            program.set_runs(window, runs, partials.data_ptr(), heads[1])
+            kept += (runs, partials)
+        self._due.run_these(program.operations, len(program.operations.fields))
+        return program.output(len(sample_rows))
+
+    def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        width = x.shape[-1]
+        num_rows = x.numel() // width
+        out = self._buffers.empty(*x.shape)
+        self._add_rows(
+            "norm",
+            (len(x), 1 if x.ndim == 2 else x.shape[1], 6),
+            x.data_ptr(),
+            x.stride(0),
+            1 if x.ndim == 2 else x.shape[1],
+            residual_address,
+            weight.data_ptr(),
+            out.data_ptr(),
+            num_rows,
+            width,
+            float_bits(eps),
+        )
+        return out
+
+    def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Write down the rounding to whole numbers; return them, and scales and sums per 32 of them ``[K / 32, T]``."""
+        num_rows, depth = x.shape
+        num_blocks = depth // BLOCK_SIZE
+        rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
+        scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
+        self._add_rows(
+            "round",
+            (num_rows, 1, 2),
+            x.data_ptr(),
+            x.stride(0),
+            num_rows,
+            depth,
+            8 * rounded.element_size(),
+            rounded.data_ptr(),
+            scales.data_ptr(),
+            sums.data_ptr(),
+        )
+        return rounded, scales, sums
+
+    def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
+        """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""
+        if self._recording is not None:
+            self._recording.row_operations[rows].append(self._due.count)
+        self._due.add(name, -(-rows[0] * rows[1] // _ROWS_PER_ITEM), *arguments)
+
+    def _block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
+        """Return how many rows and how many panels an item takes."""
+        most_rows = max(_MAX_TILE_ROWS, _CACHED_ROWS_BYTES // row_bytes // _MAX_TILE_ROWS * _MAX_TILE_ROWS)
+        num_blocks = -(-num_rows // most_rows)
+        even_share = -(-num_rows // num_blocks)
+        rows = -(-even_share // _MAX_TILE_ROWS) * _MAX_TILE_ROWS
+        panels = max(1, num_panels * num_blocks // (self._num_threads * _ITEMS_PER_THREAD))
+        return rows, min(panels, num_panels)
