@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, str, object]] = {
     "error-nan": ("POST", "/v1/completions", '{"prompt": "x", "temperature": NaN}'),
     "error-range": ("POST", "/v1/completions", {"prompt": "x", "top_p": 0}),
     "error-unknown-field": ("POST", "/v1/completions", {"prompt": "x", "max_token": 5}),
-    "error-unsupported-field": ("POST", "/v1/completions", {"prompt": "x", "logprobs": 1}),
+    "error-unsupported-field": ("POST", "/v1/completions", {"prompt": "x", "suffix": "y"}),
     "error-choices": ("POST", "/v1/completions", {"prompt": "x", "n": 5}),
     "error-token-id": ("POST", "/v1/completions", {"prompt": [1, 999]}),
     "error-too-long": ("POST", "/v1/completions", {"prompt": "x" * 64, "stream": True}),

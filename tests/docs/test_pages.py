@@ -18,6 +18,7 @@ NOT_FOR_EXTENSION = {
     "chairlift.server.",
     "chairlift.engine.",
     "chairlift.cli.",
+    "chairlift.structured.",
     "chairlift.tokenization.",
     "chairlift.execution.torch_backend.kernels_cpu.",
 }

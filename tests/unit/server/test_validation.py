@@ -130,8 +130,6 @@ def test_an_error_quotes_little_of_a_large_value() -> None:
     [
         ("suffix", "end"),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
-        ("guided_regex", "a+"),
     ],
 )
 def test_fields_that_would_change_the_answer_are_refused(field: str, value: object) -> None:
