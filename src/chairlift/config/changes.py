@@ -42,7 +42,7 @@ CHANGEABLE = (*SCHEDULER_FIELDS, *QUEUE_FIELDS, *TENANT_FIELDS)
 MAX_TENANTS = 10_000
 """Configured tenants at most, so that an administrator's script that goes wrong cannot fill the memory."""
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+_KINDS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _NEVER_NONE = frozenset({"max_num_batched_tokens"})
 
 
