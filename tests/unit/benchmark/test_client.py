@@ -79,6 +79,17 @@ def test_one_token_has_no_time_per_further_token() -> None:
     assert gaps_ms(record) == []
 
 
+def test_b85_tokens_that_come_in_one_chunk_share_the_time_since_the_one_before() -> None:
+    chunks = [(0.050, text_event("abcde", usage=(7, 5 * number))) for number in range(1, 21)]
+    record, _ = ask(Script([*chunks, (0, text_event("", "length", usage=(7, 100))), (0, usage_event(7, 100) + DONE)]))
+    assert record.tally.num_tokens == 100
+    gaps = gaps_ms(record)
+    assert len(gaps) == 99
+    # The first five came together and waited for nothing but the first token.
+    assert sum(gaps) / len(gaps) == pytest.approx(19 * 50 / 99)
+    assert max(gaps) == pytest.approx(10)
+
+
 def test_usage_at_the_end_counts_and_one_token_per_chunk_is_noticed() -> None:
     record, _ = ask(steady(5, 0.1, 0.02))
     assert record.tally.basis is TokenCounts.ONE_EACH
@@ -153,7 +164,7 @@ BROKEN = httpx.ReadError("connection reset")
         (Script([(0.1, b"data: {oops\n\n"), (0, DONE)]), "not a chunk", "oops"),
     ],
 )
-def test_every_way_to_fail_has_a_kind_and_raises_nothing(script: Script, kind: str, said: str) -> None:
+def test_b87_every_way_to_fail_has_a_kind_and_raises_nothing(script: Script, kind: str, said: str) -> None:
     record, _ = ask(script)
     assert record.error == kind
     assert said in record.message

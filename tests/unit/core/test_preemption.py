@@ -175,7 +175,7 @@ def test_an_abort_between_a_preemption_and_the_plan_that_carries_it_drops_the_co
 @DEPTHS
 @EVERY_MODE
 @pytest.mark.parametrize("lack", ["slots", "pages"])
-def test_an_urgent_arrival_runs_within_two_steps(mode, depth, lack):
+def test_b09_an_urgent_arrival_runs_within_two_steps(mode, depth, lack):
     num_pages = 100 if lack == "slots" else 20
     rig = pressed(mode, depth=depth, num_pages=num_pages, max_num_seqs=2 if lack == "slots" else 8, max_model_len=80)
     running = [rig.add(prompt(n, 20), max_tokens=16, priority=1) for n in range(2 if lack == "slots" else 3)]
@@ -194,7 +194,7 @@ def test_an_urgent_arrival_runs_within_two_steps(mode, depth, lack):
         assert rig.output[request_id] == alone(prompt(n, 20), 16)
 
 
-def test_equals_and_less_urgent_ones_displace_nobody():
+def test_b09_equals_and_less_urgent_ones_displace_nobody():
     rig = pressed("recompute", num_pages=100, max_num_seqs=2)
     running = [rig.add(prompt(n), max_tokens=24) for n in range(2)]
     rig.step()

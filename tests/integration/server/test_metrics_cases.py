@@ -1,0 +1,102 @@
+"""What metrics and logs say after trouble, on a server whose KV memory is too small for its requests. Case numbers are
+those of the issue list of comparable engines."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.integration.server.server_process import ServerProcess, wait_until
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[ServerProcess]:
+    flags = (
+        "--kv-cache-memory",
+        "512KiB",
+        "--max-num-seqs",
+        "8",
+        "--enable-log-requests",
+        "--log-prompt-chars",
+        "1000",
+    )
+    with ServerProcess(*flags) as server:
+        yield server
+        wait_until(server.is_idle, within_s=10)
+
+
+def ask(server: ServerProcess, **body: object) -> httpx.Response:
+    return httpx.post(server.url + COMPLETIONS, json={"ignore_eos": True, **body}, timeout=60)
+
+
+def test_b49_a_quotation_in_the_log_never_cuts_a_character(small: ServerProcess) -> None:
+    for place in (50, 100, 260, 330):
+        for shift in range(3):
+            assert ask(small, prompt="x" * (place - shift) + "漢字" * 20, max_tokens=1).status_code == 200
+    assert ask(small, prompt="漢" * 150, max_tokens=1).status_code == 200
+    wait_until(lambda: sum("request ended" in line for line in small.log) >= 13, within_s=5)
+    quoted = [line for line in small.log if "request ended" in line]
+    assert any("漢" in line for line in quoted)
+    assert not any("Traceback" in line for line in small.log)
+    assert httpx.get(small.url + "/health").status_code == 200
+
+
+def test_b74_gauges_fall_when_everybody_left_at_once(small: ServerProcess) -> None:
+    streams = httpx.Client(timeout=30, limits=httpx.Limits(max_connections=20))
+    opened = []
+    for number in range(20):
+        request = streams.build_request(
+            "POST",
+            small.url + COMPLETIONS,
+            json={"prompt": f"long {number} " * 5, "max_tokens": 400, "stream": True, "ignore_eos": True},
+        )
+        opened.append(streams.send(request, stream=True))
+    wait_until(lambda: small.metric("chairlift_num_requests_running") > 0, within_s=5)
+    for response in opened:
+        response.close()
+    streams.close()
+    # Nothing else is sent meanwhile but the question itself.
+    wait_until(small.is_idle, within_s=2)
+
+
+def test_b78_preemptions_are_counted_and_each_request_is_timed_once(small: ServerProcess) -> None:
+    names = ("time_to_first_token", "request_queue_time", "e2e_request_latency", "inter_token_latency")
+
+    def counts_and_sums() -> dict[str, tuple[float, float]]:
+        return {
+            name: (
+                small.metric(f"chairlift_{name}_seconds_count"),
+                small.metric(f"chairlift_{name}_seconds_sum"),
+            )
+            for name in names
+        }
+
+    def by_cause() -> float:
+        page = httpx.get(small.url + "/metrics").text
+        return sum(map(float, re.findall(r"^chairlift_preemptions_by_cause_total\{.*\} (\S+)$", page, re.MULTILINE)))
+
+    before, preemptions, told = counts_and_sums(), small.metric("chairlift_num_preemptions_total"), by_cause()
+    with ThreadPoolExecutor(8) as pool:
+        bodies = [{"prompt": f"prompt {number} " * 4, "max_tokens": 120} for number in range(8)]
+        answers = list(pool.map(lambda body: ask(small, **body), bodies))
+    assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [120] * 8
+    wait_until(small.is_idle, within_s=5)
+    num_preemptions = small.metric("chairlift_num_preemptions_total") - preemptions
+    assert num_preemptions > 0
+    assert by_cause() - told == num_preemptions
+    after = counts_and_sums()
+    counts = {name: after[name][0] - before[name][0] for name in names}
+    assert counts == {
+        "time_to_first_token": 8,
+        "request_queue_time": 8,
+        "e2e_request_latency": 8,
+        "inter_token_latency": 8 * 119,
+    }
+    sums = {name: after[name][1] - before[name][1] for name in names}
+    # A pause by preemption is in the gap between two tokens: together the gaps are all of the time after the first one.
+    whole = sums["e2e_request_latency"]
+    assert sums["time_to_first_token"] + sums["inter_token_latency"] == pytest.approx(whole, rel=0.02)
