@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,14 +22,14 @@ PAGES = ("README.md", "docs/performance.md")
 
 Record = Mapping[str, Any]
 
-_ENGINES = {
+ENGINES = {
     "chairlift": "Chairlift",
     "vllm": "vLLM, CPU build",
     "openvino": "OpenVINO GenAI, continuous batching",
     "llamacpp": "llama.cpp, server",
     "transformers_static": "transformers, static batches of 16",
 }
-_TASKS = {
+TASKS = {
     "w1": ("W1", "output tok/s"),
     "w1_256": ("W1, twice as many requests", "output tok/s"),
     "stream": ("One stream: 32 prompt tokens, 256 output tokens", "output tok/s"),
@@ -41,13 +42,27 @@ _WORKLOADS = {"w1": "W1", "uniform": "uniform, same mean", "article": "the artic
 def peers(results: Path) -> str:
     """Every task that engines were compared on."""
     record = _read(results / "peers.json")
-    return "\n\n".join(_peer_table(record, task) for task in _TASKS if task in record) or _missing("make bench-peers")
+    return "\n\n".join(_peer_table(record, task) for task in TASKS if task in record) or _missing("make bench-peers")
 
 
 def peers_w1(results: Path) -> str:
     """W1 alone."""
     record = _read(results / "peers.json")
     return _peer_table(record, "w1") if "w1" in record else _missing("make bench-peers")
+
+
+def latency(results: Path) -> str:
+    """Chairlift's server and vLLM's, at rates of requests."""
+    record = _read(results / "peers_latency.json")
+    rows: list[tuple[str, ...]] = []
+    for rate, servers in record.get("rates", {}).items():
+        for name, found in servers.items():
+            rows.append((rate, ENGINES[name], *(_number(median(values)) for values in found.values())))
+    if not rows:
+        return _missing("python -m benchmarks.peers.latency")
+    columns = (">requests/s", "Server", ">TTFT p50, ms", ">p99", ">ITL p50, ms", ">p99", ">output tok/s")
+    said = f"{record['num_requests']} requests, vLLM in {record['vllm_precision']}"
+    return f"{record['machine']}, {record['date']}; {said}:\n\n{_table(columns, rows)}"
 
 
 def figures(results: Path) -> str:
@@ -85,6 +100,7 @@ def batching(results: Path) -> str:
 BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "peers": peers,
     "peers-w1": peers_w1,
+    "peers-latency": latency,
     "figures": figures,
     "batching": batching,
 }
@@ -102,12 +118,12 @@ def filled(text: str, results: Path) -> str:
 
 
 def _peer_table(record: Record, task: str) -> str:
-    title, unit = _TASKS[task]
+    title, unit = TASKS[task]
     details = record.get("details", {}).get(task, {})
     engines: Record = details.get("engines", {})
     mine = record[task]["chairlift"]
     rows: list[tuple[str, ...]] = []
-    for name, label in _ENGINES.items():
+    for name, label in ENGINES.items():
         speed, engine = record[task].get(name), engines.get(name, {})
         if speed is None:
             if "cannot_run" in engine:

@@ -19,6 +19,7 @@ from benchmarks.figures import offline, online
 from benchmarks.figures.figure import Figure, show
 from benchmarks.figures.offline import Extent
 from benchmarks.machine import this_machine, today
+from benchmarks.peers.rounds import interruptible
 from benchmarks.tasks import ROOT
 from chairlift import __version__
 
@@ -71,4 +72,5 @@ def write(path: Path, section: str, figures: list[Figure]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with interruptible():
+        main()

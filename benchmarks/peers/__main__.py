@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.machine import this_machine, today
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
 from benchmarks.peers.install import CannotInstallError, Installed, Installer
-from benchmarks.peers.rounds import Contender, Run, alternate, our_contender, peer_contender
+from benchmarks.peers.rounds import Contender, Run, alternate, interruptible, our_contender, peer_contender
 from benchmarks.tasks import NUM_REQUESTS, ROOT, MissingDataError, Requests, make_requests
 
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
@@ -58,19 +58,19 @@ class Comparison:
 
     def __init__(self, task: str, options: argparse.Namespace) -> None:
         self.task = task
-        self._options = options
+        self.options = options
         self.scouted: dict[str, list[Contender]] = {}
         self.chosen: list[Contender] = []
         self.missing: dict[str, str] = {}
 
     def requests(self, peer: str, most: int | None = None) -> Requests:
         """Return an engine's requests, at most so many."""
-        count = self._options.num_requests or NUM_REQUESTS[self.task]
-        own = dict(text.split("=") for text in self._options.peer_requests).get(peer)
+        count = self.options.num_requests or NUM_REQUESTS[self.task]
+        own = dict(text.split("=") for text in self.options.peer_requests).get(peer)
         if self.task.startswith("w1"):
             default = PEERS[peer].num_requests if peer in PEERS else None
             count = min(count, int(own)) if own is not None else min(count, default or count)
-        return make_requests(self.task, count if most is None else min(count, most), self._options.traces)
+        return make_requests(self.task, count if most is None else min(count, most), self.options.traces)
 
     def enter(self, contender: Contender) -> None:
         """Send a contender into the rounds as it is."""
@@ -81,9 +81,9 @@ class Comparison:
         engine = contenders[0].engine
         self.scouted[engine] = list(contenders)
         if len(contenders) > 1:
-            requests = self.requests(engine, self._options.scout_requests)
+            requests = self.requests(engine, self.options.scout_requests)
             for contender in contenders:
-                run = contender.run(requests, self._options.timeout_s)
+                run = contender.run(requests, self.options.timeout_s)
                 print(f"{self.task}, {contender.title}, {contender.configuration}: {run}", flush=True)
         able = [one for one in contenders if one.output_tok_s is not None]
         if len(contenders) > 1 and not able:
@@ -239,4 +239,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with interruptible():
+        main()

