@@ -58,6 +58,8 @@ class DigestKeyer:
     def extend(self, parent: Hashable, token_ids: Sequence[int], page_size: int) -> list[Hashable]:
         """Return one digest per full page of ``token_ids``."""
         last, data, page_bytes = cast("bytes", parent), _as_bytes(token_ids), page_size * _WORD_BYTES
+        if len(data) == page_bytes and (run := self._open.pop(last, None)) is not None:
+            return [self._go_on(run, data)]
         keys = self._recall(last, data, page_bytes)
         start, end = len(keys) * page_bytes, len(data) // page_bytes * page_bytes
         if start < end:
@@ -92,6 +94,19 @@ class DigestKeyer:
             last = keys[-1]
         return keys
 
+    def _go_on(self, run: _Run, page: bytes) -> bytes:
+        """Return the digest of one page after a run: what a decode that fills its page asks for."""
+        key = blake2b(run.keys[-1] + page, digest_size=_DIGEST_BYTES).digest()
+        run.content += page
+        run.keys.append(key)
+        self._num_remembered_pages += 1
+        if len(run.keys) < _RUN_PAGES:
+            self._open.setdefault(key, run)
+        self._runs.move_to_end(run.name)
+        if self._num_remembered_pages > self._max_remembered_pages:
+            self._forget_oldest()
+        return key
+
     def _remember(self, last: bytes, data: bytes, keys: list[bytes], page_bytes: int) -> None:
         """Keep what was hashed below ``last``: first in the run that ends there, then in new ones."""
         start = 0
@@ -108,8 +123,7 @@ class DigestKeyer:
             last, start = run.keys[-1], end
             if len(run.keys) < _RUN_PAGES:
                 self._open.setdefault(last, run)
-        while self._num_remembered_pages > self._max_remembered_pages:
-            self._forget(self._runs.popitem(last=False)[1])
+        self._forget_oldest()
 
     def _begin(self, name: bytes) -> _Run:
         """Return a new run. One of the same name may be left, if the runs before it were forgotten."""
@@ -118,6 +132,10 @@ class DigestKeyer:
             self._forget(old)
         run = self._runs[name] = _Run(name, b"", [])
         return run
+
+    def _forget_oldest(self) -> None:
+        while self._num_remembered_pages > self._max_remembered_pages:
+            self._forget(self._runs.popitem(last=False)[1])
 
     def _forget(self, run: _Run) -> None:
         self._num_remembered_pages -= len(run.keys)
