@@ -20,7 +20,9 @@ from chairlift.execution.fake import FakeExecutor
 PROMPT = [7001, 7002, 7003, 7004, 7005, 7006, 7007, 7008]
 
 
-def run(*, num_requests: int = 3, secret: bytes = b"s") -> tuple[list[Entry], Scheduler]:
+def run(
+    *, num_requests: int = 3, secret: bytes = b"s", prompt_logprobs: int | None = None
+) -> tuple[list[Entry], Scheduler]:
     """A few requests with a common prompt, one of them aborted, and the log of it."""
     entries: list[Entry] = []
     scheduler = LoggedScheduler(
@@ -31,7 +33,8 @@ def run(*, num_requests: int = 3, secret: bytes = b"s") -> tuple[list[Entry], Sc
     )
     stepper = Stepper(scheduler, FakeExecutor(16, 4, vocab_size=9000, step_duration_ns=5_000_000))
     for request_id in range(num_requests):
-        scheduler.add(Request(request_id, PROMPT, SamplingParams(max_tokens=12), seed=request_id), request_id)
+        params = SamplingParams(max_tokens=12, prompt_logprobs=prompt_logprobs)
+        scheduler.add(Request(request_id, PROMPT, params, seed=request_id), request_id)
     for step in range(60):
         if stepper.step(step * 5_000_000) is None:
             break
@@ -49,6 +52,15 @@ def test_a_log_replays_to_identical_plans() -> None:
     report = replay(entries)
     assert report.difference is None
     assert report.num_plans == len(kinds(entries, "plan")) > 10
+
+
+def test_a_replay_knows_who_may_not_start_from_cached_pages() -> None:
+    entries, scheduler = run(prompt_logprobs=0)
+    assert scheduler.stats().prefix_hit_tokens_total == 0
+    assert replay(entries).difference is None
+    for entry in kinds(entries, "add"):
+        del entry["prompt_logprobs"]
+    assert replay(entries).difference is not None
 
 
 def test_no_token_is_in_the_log() -> None:
