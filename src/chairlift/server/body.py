@@ -7,12 +7,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from chairlift.errors import InvalidRequestError
 from chairlift.server.context import context_of
 from chairlift.server.errors import BodyTimeoutError, BodyTooLargeError, invalid_body
 from chairlift.server.json_size import weigh_values
@@ -20,6 +21,9 @@ from chairlift.server.workers import in_worker
 
 LONG_BODY_BYTES = 65_536
 """What is longer is parsed in a thread."""
+
+MAX_FIELDS = 256
+"""Fields of a long body at most, however few of them are known."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -79,6 +83,10 @@ def parse(raw: bytes, model: type[Model], max_values: int) -> Model:
             value: Any = msgspec.json.decode(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return model.model_validate_json(raw)
+        if isinstance(value, dict) and (num_fields := len(cast("dict[str, Any]", value))) > MAX_FIELDS:
+            raise InvalidRequestError(
+                f"the request body has {num_fields} fields, and no API has more than {MAX_FIELDS}"
+            )
         return model.model_validate(value)
     except ValidationError as error:
         raise invalid_body(error) from None
