@@ -1,0 +1,56 @@
+"""LangChain's class for OpenAI against the server: answers, streams, tools and structured output."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tests.integration.server.server_process import ServerProcess
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=150)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Any]:
+    from langchain_openai import ChatOpenAI
+
+    with ServerProcess("--tool-call-parser", "hermes", "--api-key", "secret") as process:
+        yield ChatOpenAI(
+            model="fake", base_url=f"{process.url}/v1", api_key="secret", max_completion_tokens=600, temperature=0, max_retries=0
+        )
+
+
+def test_langchain_answers_and_streams_the_same(model: Any) -> None:
+    answer = model.invoke("hello")
+    assert answer.content
+    assert "".join(chunk.content for chunk in model.stream("hello")) == answer.content
+    assert answer.usage_metadata["output_tokens"] > 0
+
+
+def test_langchain_calls_tools_and_sends_what_they_return(model: Any) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+
+    def get_weather(city: str) -> str:
+        """Look outside."""
+        return f"rain in {city}"
+
+    forced = model.bind_tools([get_weather], tool_choice="required", parallel_tool_calls=False, strict=True)
+    question = HumanMessage("hello")
+    answer = forced.invoke([question])
+    (call,) = answer.tool_calls
+    assert call["name"] == "get_weather"
+    assert set(call["args"]) == {"city"}
+    returned = ToolMessage(get_weather(**call["args"]), tool_call_id=call["id"])
+    assert model.bind_tools([get_weather]).invoke([question, answer, returned]).content
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_langchain_gets_the_form_that_it_asks_for(model: Any, method: str) -> None:
+    person = model.with_structured_output(Person, method=method).invoke("hello")
+    assert isinstance(person, Person)
