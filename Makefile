@@ -70,11 +70,11 @@ test: $(DEV_STAMP) $(NATIVE_STAMP) ## run every test; the unit tests also once w
 
 # ------------------------------------------------------------------------------------------------------- measuring
 
-bench: $(RUN_STAMP) ## measure Chairlift: throughput, latency, start, memory
+bench: $(RUN_STAMP) $(NATIVE_STAMP) ## measure Chairlift: throughput, latency, start, memory
 	$(BIN)/python -m benchmarks.figures $(ARGS)
 	$(BIN)/python -m benchmarks.performance_page
 
-bench-peers: $(DEV_STAMP) ## install other engines and measure them alternately with Chairlift
+bench-peers: $(DEV_STAMP) $(NATIVE_STAMP) ## install other engines and measure them alternately with Chairlift
 	$(BIN)/python -m benchmarks.peers $(if $(EXTRA_INDEX_URL),--extra-index-url $(EXTRA_INDEX_URL)) $(ARGS)
 	$(BIN)/python -m benchmarks.performance_page
 
