@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from tests.integration.server.server_process import ServerProcess
 
@@ -22,7 +22,12 @@ def model() -> Iterator[Any]:
 
     with ServerProcess("--tool-call-parser", "hermes", "--api-key", "secret") as process:
         yield ChatOpenAI(
-            model="fake", base_url=f"{process.url}/v1", api_key="secret", max_completion_tokens=600, temperature=0, max_retries=0
+            model="fake",
+            base_url=f"{process.url}/v1",
+            api_key=SecretStr("secret"),
+            max_completion_tokens=600,
+            temperature=0,
+            max_retries=0,
         )
 
 

@@ -10,12 +10,14 @@ from chairlift.config.load import load_settings
 from chairlift.core.grammar import Grammar
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.build import build_engine
+from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.end_tokens import end_tokens
 from chairlift.engine.grammar_gate import GrammarGate
 from chairlift.engine.messages import AddRequest, Choice
 from chairlift.errors import InvalidRequestError
 from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.sources import choice_part, whole
+from chairlift.structured.vocabulary import build_vocabulary
 
 NS_PER_S = 10**9
 SOME = Grammar("text", "guided_json")
@@ -25,7 +27,12 @@ class SlowCompiler(GrammarCompiler):
     """Compiles when the test says so."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _: None, max_bytes=1000, timeout_s=5.0)
+        tokenizer = ByteTokenizer()
+        super().__init__(
+            lambda end_tokens: build_vocabulary(tokenizer, tokenizer.vocab_size, end_tokens),
+            max_bytes=1000,
+            timeout_s=5.0,
+        )
         self.preparation: Future[Any] = Future()
 
     def prepare(self, grammar: Grammar) -> Future[Any]:

@@ -1,6 +1,7 @@
 """Formats of calls one by one: what is a call, what is text, and which format a template teaches."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from chairlift.server.tools.table import TOOL_FORMATS, detect_tool_format, find_
 SCHEMAS = {"f": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}, "now": {}}
 
 
-def read(parser: str, text: str, **plan: object) -> tuple[Assembled, str | None]:
+def read(parser: str, text: str, **plan: Any) -> tuple[Assembled, str | None]:
     scanner = lambda: TOOL_FORMATS[parser].scanner(list(SCHEMAS), SCHEMAS)  # noqa: E731
     reader = AnswerReader(ReadingPlan(scanner=scanner, **plan))
     whole = Assembled()
