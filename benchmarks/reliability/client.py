@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 COMPLETIONS = "/v1/completions"
 _CONNECT_TIMEOUT_S = 30.0
+_LAST_WORDS = (b"[DONE]", b"event: message_stop", b"event: response.completed", b"event: response.incomplete")
+"""With which the streams of the APIs end."""
 
 
 class Outcome(NamedTuple):
@@ -84,8 +86,8 @@ async def _read(reader: asyncio.StreamReader, start_s: float, leave_after: int |
     if end != "left":
         if status != 200:
             end = "refused"
-        elif b'data: {"error":' in tail:
+        elif b'data: {"error":' in tail or b"event: error" in tail:
             end = "error event"
-        elif b"[DONE]" in tail or b"\r\ncontent-length:" in head:
+        elif b"\r\ncontent-length:" in head or any(mark in tail for mark in _LAST_WORDS):
             end = "done"
     return Outcome(status, end, num_chunks, has_retry_after, time.monotonic() - start_s)

@@ -65,7 +65,7 @@ class LimitSettings:
     """What one request, or one key, may ask for."""
 
     max_body_values: int = setting(
-        2**18,
+        200_000,
         "JSON values in a request body at most, where an array or object counts as 8 and a key as 4: other requests "
         "wait while they are made.",
         bounds=(1, None),
