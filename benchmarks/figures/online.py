@@ -137,7 +137,7 @@ def _weight_bytes(extent: Extent) -> int:
     """Return what the weights take in the default configuration; as much as the file if they stay packed."""
     probe = our_contender("default", {}, extent.cache, NUM_SLOTS).run(make_requests("w1", 1), extent.timeout_s)
     path = resolve_model_source(None).path
-    size = _WEIGHT_BYTES.get(probe.precision)
+    size = _WEIGHT_BYTES.get(probe.precision.removesuffix(", none weights"))
     return path.stat().st_size if size is None else size * sum(int(t.n_elements) for t in gguf.GGUFReader(path).tensors)
 
 

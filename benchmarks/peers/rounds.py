@@ -38,6 +38,7 @@ class Run:
     wall_s: float | None = None
     num_requests: int | None = None
     version: str | None = None
+    description: str | None = None
     cannot_run: str | None = None
 
     def __str__(self) -> str:
@@ -174,10 +175,11 @@ def _read(said: dict[str, Any], precision: str) -> Run:
     if "output_tokens_per_s" not in said:
         return Run(**{"precision": precision, **said})
     return Run(
-        precision=said["dtype"],
+        precision=f"{said['dtype']}, {said['quantization']} weights",
         output_tok_s=said["output_tokens_per_s"],
         total_tok_s=said["total_tokens_per_s"],
         wall_s=said["wall_s"],
         num_requests=said["num_requests"],
         version=__version__,
+        description=said["description"],
     )

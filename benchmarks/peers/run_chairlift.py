@@ -22,7 +22,8 @@ def main() -> None:
             ]
             llm.generate([one.prompt for one in requests], sampling, use_tqdm=False)
 
-        measure(replace(task, precision=llm.model_info.dtype), run, __version__)
+        precision = f"{llm.model_info.dtype}, {llm.settings.model.quantization} weights"
+        measure(replace(task, precision=precision), run, __version__)
 
 
 if __name__ == "__main__":

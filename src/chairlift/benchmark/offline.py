@@ -35,6 +35,10 @@ class OfflineReport:
     batching: str
     model: str
     dtype: str
+    quantization: str
+    """As it was asked for."""
+    description: str
+    """What the engine says of its numbers, kernels and memory."""
     output_tokens_per_s: float
     total_tokens_per_s: float
     slot_utilization: float

@@ -71,6 +71,8 @@ def offline(  # noqa: PLR0913 - one parameter per flag
             "batching": llm.settings.scheduler.batching,
             "model": llm.model_info.name,
             "dtype": llm.model_info.dtype,
+            "quantization": llm.settings.model.quantization,
+            "description": llm.model_info.description,
         }
         reports = [measure(lambda work: _run(llm, work), items, labels) for _ in range(num_runs)]
     report = sorted(reports, key=lambda one: one.output_tokens_per_s)[len(reports) // 2]

@@ -40,8 +40,9 @@ def test_a_report_of_bench_offline_is_read_too() -> None:
         "num_requests": 1,
         "dtype": "float32",
     }
+    report |= {"quantization": "q4", "description": "a model in 4 bits"}
     run = contender(f"print({json.dumps(json.dumps(report))})").run(REQUESTS, 60)
-    assert (run.output_tok_s, run.total_tok_s, run.precision) == (5.0, 9.0, "float32")
+    assert (run.output_tok_s, run.total_tok_s, run.precision) == (5.0, 9.0, "float32, q4 weights")
 
 
 def test_what_dies_or_takes_too_long_is_a_reason_and_no_error() -> None:
