@@ -38,6 +38,7 @@ class EagerKernels:
         return call
 
 
+# Every instruction set that this processor has, and the portable code in both widths.
 @pytest.fixture(scope="module", params=[("avx512", 2), ("avx2", 1), ("avx2", 3), ("wide", 2), ("generic", 1)], ids=str)
 def lazy_kernels(request: pytest.FixtureRequest) -> Iterator[NativeKernels]:
     name, num_threads = request.param
@@ -60,7 +61,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 12, 13, 400])
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 12, 13, 100])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "has_bias"), [(960, 576, False), (50, 24, True), (16, 7, False), (1, 1, True)]
 )
@@ -81,8 +82,8 @@ def rounded_rows(x: torch.Tensor, largest: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("quantize", "largest"), [(quantize_q4, 127), (quantize_int8, 32767)])
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 13, 400])
-@pytest.mark.parametrize(("outputs", "inputs", "has_bias"), [(960, 576, False), (50, 32, True), (3, 1536, True)])
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 13, 50])
+@pytest.mark.parametrize(("outputs", "inputs", "has_bias"), [(320, 576, False), (50, 32, True), (3, 1536, True)])
 def test_linear_in_blocks(
     kernels: EagerKernels,
     quantize: Callable[[torch.Tensor], BlockWeight],
@@ -136,9 +137,9 @@ def test_a_row_of_a_product_is_the_same_in_any_company(
 ) -> None:
     weight = torch.randn(96, 576)
     packed = kernels.pack_linear(quantize(weight) if quantize else weight)
-    x = torch.randn(70, 576)
+    x = torch.randn(38, 576)
     together = kernels.linear(x, packed)
-    for row in (0, 33, 69):
+    for row in (0, 17, 37):
         assert torch.equal(kernels.linear(x[row : row + 1], packed)[0], together[row])
 
 
@@ -194,14 +195,22 @@ def stored(kv: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Te
     return pages, values * scale
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(
-    ("num_heads", "num_kv_heads", "head_size", "page_size"),
-    [(9, 3, 64, 16), (14, 2, 48, 1), (8, 1, 16, 5), (4, 2, 128, 32), (2, 1, 16, 300)],
+    ("kv_dtype", "num_heads", "num_kv_heads", "head_size", "page_size"),
+    [
+        (torch.float32, 9, 3, 64, 16),
+        (torch.float32, 14, 2, 48, 1),
+        (torch.float32, 2, 1, 16, 300),
+        (torch.bfloat16, 8, 1, 16, 5),
+        (torch.int8, 9, 3, 64, 16),
+        (torch.int8, 4, 2, 128, 32),
+        (torch.int8, 3, 3, 16, 5),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize(
     ("decodes", "chunks"),
-    [([5, 33, 700], [(7, 7), (40, 90), (1, 300)]), ([], [(100, 100)]), ([1], []), ([256, 257, 2100], [(2, 1025)])],
+    [([5, 33, 700], [(7, 7), (40, 90), (1, 300)]), ([1], []), ([256, 257, 2100], [(2, 1025)])],
     ids=str,
 )
 def test_rotation_kv_write_and_attention(
@@ -253,7 +262,7 @@ def test_attention_of_a_row_is_the_same_however_the_prompt_was_cut(
     kernels: EagerKernels, kv_dtype: torch.dtype, window: int | None
 ) -> None:
     """Bit for bit: the same row in one long chunk, in a short chunk, and as a decode among others."""
-    context, page_size = 2100, 16
+    context, page_size = 1300, 16
     whole = make_batch([], [(context, context)], page_size)
     kv, _ = stored(written_pages(whole, (2, NUM_PAGES, 3, page_size, 64), torch.float32), kv_dtype)
     q = torch.randn(context, 9, 64)
@@ -263,7 +272,7 @@ def test_attention_of_a_row_is_the_same_however_the_prompt_was_cut(
         rows = slice(context - length, context)
         part = dataclasses.replace(whole, prefills=[PrefillRows(0, length, context, pages)])
         assert torch.equal(kernels.attention(q[rows].clone(), kv, part, 0.125, window), expected[rows])
-    contexts = torch.tensor([1, 200, 257, 1024, 1025, context], dtype=torch.int32)
+    contexts = torch.tensor([1, 257, 1024, 1025, context], dtype=torch.int32)
     decodes = dataclasses.replace(
         whole,
         num_decodes=len(contexts),
@@ -280,7 +289,7 @@ def test_operations_are_computed_in_order_at_the_end(lazy_kernels: NativeKernels
     weight = torch.eye(64)
     packed = lazy_kernels.pack_linear(weight)
     x = first = torch.randn(50, 64)
-    for _ in range(1500):
+    for _ in range(600):
         x = lazy_kernels.linear(x, packed)
     lazy_kernels.finish()
     assert torch.equal(x, first)

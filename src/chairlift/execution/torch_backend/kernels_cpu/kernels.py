@@ -78,18 +78,16 @@ class CpuKernels:
 
     def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PackedLinear:
         """Lay weights out the way they are read; blocks become floats first."""
-        if isinstance(weight, BlockWeight):
-            weight = weight.dequantized(self.dtype)
+        floats = weight.dequantized(self.dtype) if isinstance(weight, BlockWeight) else weight.to(self.dtype)
         if self._is_half:
-            weight = weight.to(self.dtype)
             bias = None if bias is None else bias.to(self.dtype)
             if self._packs_half:
-                weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-            return PackedLinear(len(weight), weight, bias)
-        panels = linear.pack_panels(weight)
+                floats = torch.ops.mkldnn._reorder_linear_weight(floats.contiguous(), None)
+            return PackedLinear(len(floats), floats, bias)
+        panels = linear.pack_panels(floats)
         if bias is not None:
             bias = torch.nn.functional.pad(bias.float(), (0, panels.shape[0] * panels.shape[2] - len(bias)))
-        return PackedLinear(len(weight), panels, bias)
+        return PackedLinear(len(floats), panels, bias)
 
     def pack_embedding(self, weight: torch.Tensor | BlockWeight, head: PackedLinear | None = None) -> torch.Tensor:
         """Keep the table as it is; a head's panels cannot be read by row."""

@@ -37,35 +37,33 @@ template <typename Whole>
 inline void round_block(const float* x, Whole* rounded, float* scale, float* total, float largest) {
   vf peak = vf{}, whole_sum = vf{};
   for (int i = 0; i < BLOCK; i += W) peak = max(peak, absolute(load(x + i)));
-  const float top = max(peak);
+  const float top = max(peak), size = top / largest;
   const float factor = top > 0 ? largest / top : 0;
-  *scale = top / largest;
   for (int i = 0; i < BLOCK; i += W) {
-    vi whole = nearest(load(x + i) * factor);
-    whole_sum += __builtin_convertvector(whole, vf);
-    for (int j = 0; j < W; j++) rounded[i + j] = (Whole)whole[j];
+    const vf numbers = load(x + i);
+    const vi whole = nearest(numbers * factor);
+    // What is not finite must not vanish, but comparisons pass it by: times 0 it is not a number, everything else is 0.
+    whole_sum += __builtin_convertvector(whole, vf) + numbers * 0.0f;
+    store_narrow(rounded + i, whole);
   }
-  *total = sum(whole_sum) * *scale;
-  // What is not finite must not vanish: comparisons skip it, so the scale has to carry it.
-  const float nothing = not_finite(x, BLOCK);
-  *scale += nothing;
-  *total += nothing;
+  const float sum_of_all = sum(whole_sum);
+  *scale = size + sum_of_all * 0.0f;
+  *total = sum_of_all * size;
 }
 
 inline void round_item(const int64_t* arguments, int64_t item) {
   const RoundArguments& a = *(const RoundArguments*)arguments;
-  const int64_t num_blocks = a.depth / BLOCK;
-  each_row(item, a.num_rows, [&](int64_t row) {
-    const float* x = a.x + row * a.x_stride;
-    for (int64_t b = 0; b < num_blocks; b++) {
+  // Block by block over the item's rows, since scales of one block lie side by side.
+  for (int64_t b = 0; b < a.depth / BLOCK; b++)
+    each_row(item, a.num_rows, [&](int64_t row) {
+      const float* x = a.x + row * a.x_stride + b * BLOCK;
       float *scale = a.scales + b * a.num_rows + row, *total = a.sums + b * a.num_rows + row;
       const int64_t place = row * a.depth + b * BLOCK;
       if (a.num_bits == 8)
-        round_block(x + b * BLOCK, (int8_t*)a.rounded + place, scale, total, 127.0f);
+        round_block(x, (int8_t*)a.rounded + place, scale, total, 127.0f);
       else
-        round_block(x + b * BLOCK, (int16_t*)a.rounded + place, scale, total, 32767.0f);
-    }
-  });
+        round_block(x, (int16_t*)a.rounded + place, scale, total, 32767.0f);
+    });
 }
 
 struct EmbedArguments {
@@ -176,10 +174,7 @@ inline void store_kv_row(int64_t kv_type, const float* from, char* to, int64_t s
     for (int64_t i = 0; i < size; i += W) peak = max(peak, absolute(load(from + i)));
     const float top = max(peak), factor = top > 0 ? 127.0f / top : 0;
     const float scale = top / 127.0f + not_finite(from, size);
-    for (int64_t i = 0; i < size; i += W) {
-      vi whole = nearest(load(from + i) * factor);
-      for (int j = 0; j < W; j++) to[i + j] = (int8_t)whole[j];
-    }
+    for (int64_t i = 0; i < size; i += W) store_narrow((int8_t*)to + i, nearest(load(from + i) * factor));
     std::memcpy(to + size, &scale, 4);
   }
 }

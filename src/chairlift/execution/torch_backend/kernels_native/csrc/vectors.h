@@ -24,6 +24,7 @@ typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef uint16_t vu16 __attribute__((vector_size(2 * W)));
 typedef uint32_t vu __attribute__((vector_size(4 * W)));
 typedef int8_t vi8 __attribute__((vector_size(W)));
+typedef int16_t vi16 __attribute__((vector_size(2 * W)));
 
 inline vf load(const float* from) {
   vf v;
@@ -35,21 +36,31 @@ inline void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 
 inline vf all(float x) { return x - vf{}; }
 
+template <int STEP>
+inline vf turned(vf v) {
+#ifdef CHAIRLIFT_WIDE
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+  return __builtin_shuffle(v, (lanes + STEP) & (W - 1));
+}
+
+// Halves onto halves.
 inline float sum(vf v) {
-  // Halves onto halves: the same order whatever the instruction set.
-  float parts[W];
-  store(parts, v);
-  for (int step = W / 2; step > 0; step /= 2)
-    for (int i = 0; i < step; i++) parts[i] += parts[i + step];
-  return parts[0];
+  if constexpr (W == 16) v += turned<8>(v);
+  v += turned<4>(v);
+  v += turned<2>(v);
+  v += turned<1>(v);
+  return v[0];
 }
 
 inline float max(vf v) {
-  float parts[W];
-  store(parts, v);
-  for (int step = W / 2; step > 0; step /= 2)
-    for (int i = 0; i < step; i++) parts[i] = parts[i] > parts[i + step] ? parts[i] : parts[i + step];
-  return parts[0];
+  if constexpr (W == 16) v = v > turned<8>(v) ? v : turned<8>(v);
+  v = v > turned<4>(v) ? v : turned<4>(v);
+  v = v > turned<2>(v) ? v : turned<2>(v);
+  v = v > turned<1>(v) ? v : turned<1>(v);
+  return v[0];
 }
 
 // Where b is not a number the answer is a, and where a is none it stays so.
@@ -117,6 +128,24 @@ inline vf load_int8(const int8_t* from) {
 inline vi nearest(vf x) {
   const float magic = 12582912.0f;  // 1.5 * 2**23: adding it leaves the whole number in the lowest bits
   return (vi)(x + magic) - 0x4b400000;
+}
+
+inline void store_narrow(int8_t* to, vi whole) {
+#if defined(__AVX512F__) && defined(CHAIRLIFT_WIDE)
+  _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)whole));
+#elif defined(__AVX2__) && !defined(CHAIRLIFT_WIDE)
+  const __m128i low = _mm256_castsi256_si128((__m256i)whole), high = _mm256_extracti128_si256((__m256i)whole, 1);
+  const __m128i halves = _mm_packs_epi32(low, high);
+  _mm_storel_epi64((__m128i*)to, _mm_packs_epi16(halves, halves));
+#else
+  const vi8 bytes = __builtin_convertvector(whole, vi8);
+  std::memcpy(to, &bytes, sizeof bytes);
+#endif
+}
+
+inline void store_narrow(int16_t* to, vi whole) {
+  const vi16 halves = __builtin_convertvector(whole, vi16);
+  std::memcpy(to, &halves, sizeof halves);
 }
 
 // e**x in float32 to about 1e-7, for -87 <= x <= 88; beyond these it stays at the bound's value. What is not a number
