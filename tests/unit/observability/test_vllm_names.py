@@ -1,6 +1,6 @@
 """Names, labels and buckets are those that vLLM's dashboards ask for."""
 
-from types import SimpleNamespace
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -29,6 +29,12 @@ HISTOGRAMS = {
 }
 
 
+class Model(NamedTuple):
+    name: str = "toy"
+    page_size: int = 16
+    num_pages: int = 100
+
+
 def scrape(recorder: Recorder) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Value by series name and its labels, those that all have left out."""
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
@@ -43,8 +49,7 @@ def scrape(recorder: Recorder) -> dict[str, dict[tuple[tuple[str, str], ...], fl
 
 def recorder_with_names() -> Recorder:
     recorder = Recorder(Metrics())
-    model = SimpleNamespace(name="toy", page_size=16, num_pages=100)
-    recorder.metrics.registry.register(VllmMetrics(recorder.metrics, lambda: model))
+    recorder.metrics.registry.register(VllmMetrics(recorder.metrics, Model))
     return recorder
 
 
