@@ -40,6 +40,7 @@ def environment(cache: Path, prefix: Path) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpu_list())),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_AOT_COMPILE": "0",  # what it stores of a CPU model, it cannot load again
         "VLLM_CACHE_ROOT": str(cache / "vllm"),
     }
 
