@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from chairlift.config.resolved import CacheConfig, SchedulerConfig
 from chairlift.core import invariants
@@ -15,6 +16,12 @@ from chairlift.execution.fake import FakeExecutor, reference_output
 
 VOCAB_SIZE = 50
 STOP_TOKEN = 7
+
+
+def present(value: Any) -> Any:
+    """The value, which a test knows to be there."""
+    assert value is not None
+    return value
 
 
 class EventLog:

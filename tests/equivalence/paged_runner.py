@@ -6,11 +6,23 @@ nobody wrote shows at once.
 
 import random
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from chairlift.execution.torch_backend.forward import ForwardBatch, PrefillRows
-from chairlift.execution.torch_backend.models import Llama
+from chairlift.execution.torch_backend.model_config import ModelConfig
+
+
+class PagedModel(Protocol):
+    """What a runner needs of a model."""
+
+    config: ModelConfig
+    dtype: torch.dtype
+
+    def forward(self, batch: ForwardBatch, kv_pages: list[torch.Tensor]) -> torch.Tensor: ...
+
+    def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass
@@ -25,7 +37,7 @@ class PagedRequest:
 class PagedRunner:
     """Pages for one model, and steps over them."""
 
-    def __init__(self, model: Llama, *, num_pages: int = 64, page_size: int = 4, seed: int = 0) -> None:
+    def __init__(self, model: PagedModel, *, num_pages: int = 64, page_size: int = 4, seed: int = 0) -> None:
         config = model.config
         dtype = model.dtype
         shape = (2, num_pages, config.num_kv_heads, page_size, config.head_dim)

@@ -42,9 +42,7 @@ def test_any_split_of_a_text_gives_what_the_whole_gives(text: str, cuts: list[in
     expected = assembled(at_once.read(text, is_final=True))
     piecewise = AnswerReader(plan)
     places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
-    pieces = [
-        piece for start, end in pairwise(places) for piece in piecewise.read(text[start:end])
-    ]
+    pieces = [piece for start, end in pairwise(places) for piece in piecewise.read(text[start:end])]
     pieces.extend(piecewise.read("", is_final=True))
     assert assembled(pieces) == expected
     assert piecewise.finish_reason("stop") == at_once.finish_reason("stop")

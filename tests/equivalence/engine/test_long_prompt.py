@@ -10,6 +10,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.build import build_engine, locate_model
 from chairlift.engine.messages import AddRequest, Choice
 from chairlift.engine.runner import EngineRunner
+from tests.harness import present
 
 STREAMS = range(8)
 LONG, SHORT = 100, 101
@@ -35,7 +36,7 @@ class Recorded:
             sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
             stop_token_ids=frozenset(),
         )
-        assert self.runner.add(message, 0).error is None
+        assert present(self.runner.add(message, 0)).error is None
 
     def step(self) -> int:
         outcome = self.runner.step(0)

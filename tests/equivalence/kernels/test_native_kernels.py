@@ -236,7 +236,7 @@ def test_rotation_kv_write_and_attention(
     _, numbers = stored(kv, kv_dtype)
     torch.testing.assert_close(q, expected_q, **CLOSE)
     written = kept_numbers(pages, kv_dtype)
-    tolerance = CLOSE if kv_dtype == torch.float32 else {"rtol": 1e-2, "atol": 5e-2}
+    tolerance: dict[str, Any] = CLOSE if kv_dtype == torch.float32 else {"rtol": 1e-2, "atol": 5e-2}
     torch.testing.assert_close(written, numbers, equal_nan=True, **tolerance)
     for window in (None, 1, 10, 300):
         attended = kernels.attention(q, pages, batch, head_size**-0.5, window)

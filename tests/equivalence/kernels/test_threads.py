@@ -10,8 +10,8 @@ from chairlift.execution.torch_backend.kernels_cpu.threads import (
     OpenMPThreads,
     WorkerThreads,
     compile_body,
-    float_bits,
 )
+from chairlift.execution.torch_backend.number_bits import float_bits
 
 
 def count_body(arguments):

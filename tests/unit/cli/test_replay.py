@@ -14,6 +14,7 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.build import build_engine
 from chairlift.engine.messages import AddRequest, Choice
 from chairlift.errors import ConfigurationError
+from tests.harness import present
 
 
 def make_log(path: Path, **settings: object) -> None:
@@ -29,7 +30,7 @@ def make_log(path: Path, **settings: object) -> None:
             priority=number % 2,
             tenant="ab"[number % 2],
         )
-        assert built.runner.add(message, number).error is None
+        assert present(built.runner.add(message, number)).error is None
     now_ns = 100
     while built.runner.step(now_ns) is not None:
         now_ns += 1_000_000

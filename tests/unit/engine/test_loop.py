@@ -33,6 +33,7 @@ from chairlift.engine.messages import (
     Verdicts,
     encode,
 )
+from tests.harness import present
 
 _ids = iter(range(10**6))
 
@@ -146,8 +147,8 @@ def test_choices_are_taken_in_together_or_not_at_all() -> None:
         sampling=SamplingParams(),
         stop_token_ids=frozenset(),
     )
-    assert built.runner.add(first, 0).error is None
-    assert built.runner.add(clash, 0).error == "InvalidRequestError"
+    assert present(built.runner.add(first, 0)).error is None
+    assert present(built.runner.add(clash, 0)).error == "InvalidRequestError"
     assert built.runner.stats().scheduler.num_waiting == 1
 
 
@@ -227,7 +228,7 @@ def test_deadlines_count_from_the_arrival_in_the_other_process() -> None:
         for arrival_ns in (950_000_000, 850_000_000)
     ]
     for message in (on_time, late):
-        assert built.runner.add(message, 1_000_000_000).error is None
+        assert present(built.runner.add(message, 1_000_000_000)).error is None
     built.runner.step(1_000_000_000)
     assert [update.request_id for update in built.runner.take_expired()] == [late.request_id]
 

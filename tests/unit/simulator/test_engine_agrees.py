@@ -22,6 +22,7 @@ from chairlift.simulator.setup import SimulatedEngine
 from chairlift.simulator.simulation import Simulation
 from chairlift.workload.items import WorkRequest, distinct_prompt
 from chairlift.workload.streams import Stream, Workload
+from tests.harness import present
 from tests.simulated import PlanLog, small_engine
 
 STEP_NS = 1_000_000
@@ -77,7 +78,7 @@ def run_engine(engine: SimulatedEngine, streams: Iterable[Stream], requests: Ite
                 # Contents of two traces are never the same.
                 cache_salt=str(stream.trace),
             )
-            assert runner.add(message, now_ns).error is None
+            assert present(runner.add(message, now_ns)).error is None
         outcome = runner.step(now_ns)
         if outcome is not None:
             now_ns += outcome.result.duration_ns
