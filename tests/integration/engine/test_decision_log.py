@@ -29,16 +29,18 @@ def replayed(path: Path) -> tuple[int, str]:
 async def test_a_served_load_replays_to_identical_plans(
     start_engine: StartEngine, tmp_path: Path, settings: dict
 ) -> None:
-    """More than fits, in two tiers, with one stream that leaves; what was said is not in the log."""
+    """More than fits, in two tiers, with streams that leave; what was said is not in the log."""
     path = tmp_path / "log.jsonl"
     engine = await start_engine(decision_log=str(path), tenant_order="fair", **TIGHT, **settings)
     sampling = SamplingParams(max_tokens=30, temperature=0.8, seed=3)
-    leaver = await engine.submit(engine.tokenizer.encode("goodbye"), ENDLESS)
-    await anext(leaver)
+    # Three times as many as there are slots: the last ones have not ended by themselves when they leave.
+    leavers = [await engine.submit(engine.tokenizer.encode("goodbye"), ENDLESS) for _ in range(24)]
+    await anext(leavers[0])
     loads = asyncio.gather(
         *(run(engine, f"a secret {i % 3} " * 2, sampling, priority=i % 2, tenant="ab"[i % 2]) for i in range(24))
     )
-    leaver.abort()
+    for leaver in leavers:
+        leaver.abort()
     await loads
     await until(lambda: is_empty(engine))
     await engine.stop()
