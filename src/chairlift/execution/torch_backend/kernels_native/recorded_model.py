@@ -13,7 +13,7 @@ from chairlift.execution.torch_backend.models import Llama
 
 
 class RecordedModel:
-    """Computes what the model computes, with some 0.1 ms of Python in a step instead of several milliseconds.
+    """Computes what the model computes, with half a millisecond of Python in a step instead of several.
 
     Args:
         model: built on these kernels.
