@@ -67,6 +67,7 @@ class Rig:
         )
         self.stepper = Stepper(self.scheduler, self.executor, depth)
         self.output: dict[int, list[int]] = defaultdict(list)
+        self.vectors: dict[int, bytes] = {}
         self.finished: dict[int, FinishReason] = {}
         self.num_steps = 0
         self._next_id = 0
@@ -116,6 +117,8 @@ class Rig:
             self.num_steps += 1
             for update in outcome.updates:
                 self.output[update.request_id].extend(update.token_ids)
+                if update.embedding is not None:
+                    self.vectors[update.request_id] = update.embedding
                 if update.finish_reason is not None:
                     assert update.request_id not in self.finished
                     self.finished[update.request_id] = update.finish_reason

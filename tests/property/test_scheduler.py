@@ -17,6 +17,7 @@ from chairlift.core.scheduler import Scheduler
 from chairlift.core.step_plan import PlanState, StepPlan
 from chairlift.errors import RequestTooLongError
 from chairlift.execution.fake import FakeExecutor, reference_output
+from chairlift.execution.fake.embeddings import reference_embedding
 from tests.harness import STOP_TOKEN, VOCAB_SIZE, EventLog
 
 # Two letters and short pages make shared prefixes, duplicates and evictions common.
@@ -68,6 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.expected: dict[int, list[int]] = {}
         self.output: dict[int, list[int]] = {}
         self.ended: dict[int, FinishReason] = {}
+        self.vectors: dict[int, bytes] = {}
         self.now = 0
 
     @rule(
@@ -83,12 +85,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, prompt, max_tokens, stops, min_tokens, temperature, priority, salt):
         return self.add_request(prompt, max_tokens, stops, min_tokens, temperature, priority=priority, cache_salt=salt)
 
-    def add_request(self, prompt, max_tokens, stops, min_tokens, temperature, **fields):
+    def add_request(self, prompt, max_tokens, stops, min_tokens, temperature, pooling=None, **fields):
         """Add a request, or see it refused; ``fields`` are further arguments of :class:`Request`."""
         request_id = len(self.expected)
         stop_token_ids = frozenset([STOP_TOKEN]) if stops else frozenset()
         sampling = SamplingParams(
-            temperature=temperature, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens)
+            temperature=temperature, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), pooling=pooling
         )
         request = Request(
             request_id,
@@ -121,6 +123,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.output[request_id] = []
         return request_id
 
+    @rule(
+        target=requests,
+        prompt=PROMPTS,
+        pooling=st.sampled_from(["last", "mean"]),
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
+        salt=st.sampled_from([None, None, "a"]),
+    )
+    def add_pooled(self, prompt, pooling, priority, salt):
+        """A request for a vector among those for tokens."""
+        request_id = self.add_request(prompt, 1, False, 0, 0.0, pooling=pooling, priority=priority, cache_salt=salt)
+        self.expected[request_id] = []
+        self.vectors[request_id] = reference_embedding(prompt, pooling)
+        return request_id
+
     @precondition(lambda self: len(self.in_flight) < self.depth)
     @rule()
     def plan(self) -> None:
@@ -149,6 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if update.finish_reason is not None:
                 assert update.request_id not in self.ended
                 self.ended[update.request_id] = update.finish_reason
+                assert update.embedding == self.vectors.get(update.request_id)
 
     def take_expired(self) -> None:
         for update in self.scheduler.take_expired():

@@ -9,7 +9,7 @@ from typing import Any
 
 from chairlift.server.openai.fields import IGNORED, REFUSED
 
-GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+COMPUTING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
 """Endpoints whose fields are compared."""
 
 NOT_SERVED: Mapping[str, str] = {
@@ -17,7 +17,6 @@ NOT_SERVED: Mapping[str, str] = {
     "/v1/audio/transcriptions": "text only",
     "/v1/audio/translations": "text only",
     "/v1/completions/render": "`/tokenize` shows the ids of a prompt",
-    "/v1/embeddings": "not yet",
     "/v1/images/generations": "text only",
     "/v1/load_lora_adapter": "no adapters yet",
     "/v1/moderations": "not a model that generates",
@@ -54,12 +53,12 @@ def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[
         "## Endpoints",
         [("Endpoint", "Served"), *served, *missing],
         "## Fields",
-        [("Field", *(f"`{path}`" for path in GENERATING), "Note"), *_field_rows(document)],
+        [("Field", *(f"`{path}`" for path in COMPUTING), "Note"), *_field_rows(document)],
     ]
 
 
 def _field_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    bodies = [_properties(document, path) for path in GENERATING]
+    bodies = [_properties(document, path) for path in COMPUTING]
     names = dict.fromkeys([*(name for body in bodies for name in body), *sorted(IGNORED), *sorted(REFUSED)])
     return [(f"`{name}`", *(_treatment(name, body) for body in bodies), _note(name, bodies)) for name in names]
 

@@ -10,7 +10,7 @@ from chairlift.config.load import load_tenants
 @click.argument("model", required=False)
 @setting_options(
     *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "answers", "connections"),
-    *("observability", "batches"),
+    *("observability", "embeddings", "batches"),
     without=("model",),
 )
 def serve(model: str | None, **flags: object) -> int:
@@ -35,6 +35,7 @@ def serve(model: str | None, **flags: object) -> int:
         answers=settings.answers,
         batches=settings.batches,
         connections=settings.connections,
+        embeddings=settings.embeddings,
         observability=settings.observability,
     )
     return run_server(lambda: AsyncEngine(settings, tenants.table), settings.server, access, click.echo, sections)

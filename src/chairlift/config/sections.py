@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from chairlift.config.server_sections import (
     AnswerSettings,
     ConnectionSettings,
+    EmbeddingSettings,
     LimitSettings,
     ObservabilitySettings,
     ServerSettings,
@@ -217,5 +218,6 @@ SECTIONS: tuple[type, ...] = (
     ConnectionSettings,
     ObservabilitySettings,
     AnswerSettings,
+    EmbeddingSettings,
     BatchSettings,
 )

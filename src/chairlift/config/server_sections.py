@@ -134,6 +134,23 @@ class ObservabilitySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingSettings:
+    """Vectors of texts."""
+
+    pooling_type: str = setting(
+        "last",
+        "What a text's vector is: the model's last hidden state of its last token, or the mean over all of its tokens.",
+        choices=("last", "mean"),
+    )
+    matryoshka: bool = setting(
+        False,
+        "Let requests cut vectors with dimensions; only for models that were trained for it, since no model's files "
+        "say so reliably.",
+    )
+    max_embedding_inputs: int = setting(2048, "Texts in one embeddings request at most.", bounds=(1, 65_536))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSettings:
     """How answers are held to a form, and read."""
 

@@ -14,6 +14,7 @@ from chairlift.config.sections import (
     BatchSettings,
     CacheSettings,
     ConnectionSettings,
+    EmbeddingSettings,
     LimitSettings,
     ModelSettings,
     ObservabilitySettings,
@@ -42,6 +43,7 @@ class Settings:
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
+    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     batches: BatchSettings = field(default_factory=BatchSettings)
 
 

@@ -11,7 +11,8 @@ tokens only those are known that ended a request.
     end          id, reason, keep                               abort or finish from outside
     expire       t                                              whose time ran out ends, where no plan did that
     plan         t, plan (or none), waiting, running            the decision, without token ids
-    commit       step, ns, swap_ns, stopped, failed, fit        a step's duration, and who ended by a stop token
+    commit       step, ns, swap_ns, stopped, failed, pooled,    a step's duration, and who ended by a stop token or
+                 fit                                            got a vector
     reconfigure  t, changes
     fail_all, reset
 
@@ -98,6 +99,7 @@ def add_entry(request: Request, now_ns: int) -> Entry:
         "ttft_deadline": request.ttft_deadline_ns,
         "deadline": request.deadline_ns,
         "prompt_logprobs": request.sampling.prompt_logprobs,
+        "pooling": request.sampling.pooling,
     }
     return _without_nothing(entry)
 
@@ -117,6 +119,7 @@ def commit_entry(result: StepResult, stopped: Sequence[int]) -> Entry:
         "swap_ns": result.swap_duration_ns or None,
         "stopped": list(stopped),
         "failed": list(result.failed_rows),
+        "pooled": list(result.embeddings),
     }
     return _without_nothing(entry)
 
@@ -180,7 +183,11 @@ def read_request(entry: Entry) -> Request:
     return Request(
         entry["id"],
         bytearray(entry["prompt"]),
-        SamplingParams(max_tokens=entry.get("max_tokens"), prompt_logprobs=entry.get("prompt_logprobs")),
+        SamplingParams(
+            max_tokens=entry.get("max_tokens"),
+            prompt_logprobs=entry.get("prompt_logprobs"),
+            pooling=entry.get("pooling"),
+        ),
         stop_token_ids=frozenset([STOP_TOKEN]),
         priority=entry["tier"],
         tenant=entry["tenant"],
@@ -198,6 +205,7 @@ def read_result(entry: Entry, sampling_rows: Sequence[Request]) -> StepResult:
         entry["ns"],
         swap_duration_ns=entry.get("swap_ns", 0),
         failed_rows=tuple(entry.get("failed", ())),
+        embeddings=dict.fromkeys(entry.get("pooled", ()), b""),
     )
 
 

@@ -167,6 +167,8 @@ def _predict_wait_ns(scheduler: Scheduler, request: Request, ahead: Amount | Non
 
 
 def _describe_running(request: Request) -> str:
+    if request.is_pooled:
+        return f"runs: {request.num_computed_tokens} of {request.num_tokens} tokens are computed before its vector"
     if request.is_decoding:
         return f"runs: has {request.num_output_tokens} of at most {request.max_tokens} output tokens"
     return f"runs: {request.num_computed_tokens} of {request.num_tokens} tokens are computed before its next one"

@@ -18,10 +18,11 @@ def limit_output(request: Request, config: SchedulerConfig, cache: CacheConfig) 
     prompt, length = request.num_prompt_tokens, config.max_model_len
     if prompt == 0:
         raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", param="prompt")
-    if prompt + 1 > length:
+    num_least = 0 if request.is_pooled else 1
+    if prompt + num_least > length:
+        beside = "" if request.is_pooled else " and at least 1 output token is needed"
         raise RequestTooLongError(
-            f"the prompt has {prompt} tokens and at least 1 output token is needed, "
-            f"but a request may have {length} in all (--max-model-len)",
+            f"the prompt has {prompt} tokens{beside}, but a request may have {length} in all (--max-model-len)",
             param="prompt",
         )
     slots = cache.num_token_slots
@@ -38,6 +39,9 @@ def limit_output(request: Request, config: SchedulerConfig, cache: CacheConfig) 
                 f"the prompt has {prompt} tokens, but this tenant's KV pages hold {slots} (max_kv_pages)",
                 param="prompt",
             )
+    if request.is_pooled:
+        request.limit_output(0)
+        return
     # The last output token is never computed, so it needs no slot.
     room = min(length, slots + 1) - prompt
     wanted = request.sampling.max_tokens

@@ -210,8 +210,11 @@ class KVMemory:
         """Pages that a request may find instead of computing them: at least one token stays to compute.
 
         Log-probabilities of a prompt come with computing it, so who wants them finds only what it once had computed
-        itself, before it was preempted.
+        itself, before it was preempted. What a vector of all rows was made of so far is lost with a preemption, so
+        for it there is nothing to find.
         """
+        if request.needs_every_row:
+            return 0
         num_tokens = request.num_tokens - 1
         if request.sampling.prompt_logprobs is not None:
             num_tokens = min(num_tokens, request.num_peak_tokens)

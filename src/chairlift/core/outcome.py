@@ -19,6 +19,8 @@ class RequestUpdate(NamedTuple):
     num_cached_tokens: int
     logprobs: TokenLogprobs | None
     prompt_logprobs: PromptLogprobs | None = None
+    embedding: bytes | None = None
+    """As executors give it, with the end of a pooled request."""
 
 
 class CommittedStep(NamedTuple):

@@ -85,7 +85,7 @@ _LEGAL = {
 
 
 class Request:
-    """One sequence to generate. ``n`` choices of an API request are ``n`` of these.
+    """One sequence to generate, or to make a vector of. ``n`` choices of an API request are ``n`` of these.
 
     Args:
         request_id: unique in this scheduler, for ever.
@@ -262,14 +262,27 @@ class Request:
         return len(self.token_ids) + self.num_pending_tokens - self.num_scheduled_tokens
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether it ends with a vector when its prompt is computed, instead of generating."""
+        return self.sampling.pooling is not None
+
+    @property
+    def needs_every_row(self) -> bool:
+        """Whether its vector is made of all its rows, so that none of them may be taken from a cache."""
+        return self.sampling.pooling == "mean"
+
+    @property
     def pages(self) -> Sequence[int]:
         """Page table, in order; a preempted request has one if it kept its first pages."""
         return self.lease.pages if self.lease is not None else ()
 
     def limit_output(self, max_tokens: int) -> None:
-        """Set the output limit: the client's, or what the model length and the pool leave if that is less."""
+        """Set the output limit: the client's, or what the model length and the pool leave if that is less.
+
+        0 is the limit of a pooled request: it ends when its prompt is computed.
+        """
         self.max_tokens = max_tokens
-        self.max_computed_tokens = self.num_prompt_tokens + max_tokens - 1
+        self.max_computed_tokens = self.num_prompt_tokens + max(max_tokens, 1) - 1
 
     def move_to(self, phase: Phase) -> None:
         """Change phase.

@@ -5,12 +5,15 @@ Knows nothing of logits or text: stop *strings* are found by whoever detokenizes
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import InvalidRequestError
 
 MAX_SEED = 2**64 - 1
+
+Pooling: TypeAlias = Literal["last", "mean"]
+"""How a prompt becomes one vector: the model's last hidden state of its last token, or the mean over all of them."""
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
@@ -50,6 +53,8 @@ class SamplingParams:
         prompt_logprobs: the same for the tokens of the prompt.
         grammar: what the output must look like; the request then ends at the model's end token where the grammar is
             complete, whatever ``ignore_eos`` and ``min_tokens`` say.
+        pooling: compute the prompt and answer with a vector made of it, instead of generating; all that concerns output
+            then has no meaning.
         n: independent choices to generate for one prompt.
         skip_special_tokens: leave special tokens out of the text.
         detokenize: make text at all.
@@ -78,6 +83,7 @@ class SamplingParams:
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    pooling: Pooling | None = None
     grammar: Grammar | None = None
     n: int = 1
     skip_special_tokens: bool = True
@@ -109,6 +115,8 @@ class SamplingParams:
         _check_stop(self.stop)
         self._check_edits()
         self._check_logprobs()
+        if self.pooling is not None:
+            self._check_pooling()
 
     def _check_edits(self) -> None:
         if self.logit_bias:
@@ -129,6 +137,13 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if (number := getattr(self, name)) is not None:
                 _check_whole(name, number, 0, 2**31 - 1)
+
+    def _check_pooling(self) -> None:
+        if self.pooling not in ("last", "mean"):
+            raise InvalidRequestError(f"pooling must be last or mean, got {self.pooling!r}", param="pooling")
+        for name, harmless in (("n", 1), ("logprobs", None), ("prompt_logprobs", None), ("grammar", None)):
+            if (value := getattr(self, name)) != harmless:
+                raise InvalidRequestError(f"{name}={value!r} has no meaning with pooling: nothing is said", param=name)
 
     @property
     def is_greedy(self) -> bool:

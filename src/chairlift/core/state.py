@@ -203,15 +203,17 @@ class SchedulerState:
         start = request.num_scheduled_tokens
         if start < request.num_peak_tokens:
             self.num_recomputed_tokens += min(request.num_peak_tokens, start + length) - start
-        samples = start + length == request.num_tokens
+        is_last = start + length == request.num_tokens
+        samples = is_last and not request.is_pooled
         chunk = Chunk(request.request_id, start, length, samples, padding)
         request.num_scheduled_tokens = start + length
         request.num_in_flight += 1
+        if is_last:
+            del self.prefilling[request.request_id]
         if samples:
             request.num_pending_tokens += 1
             request.is_decoding = True
             self.joining[request.request_id] = request
-            del self.prefilling[request.request_id]
         draft.chunks.append((request, chunk))
         draft.budget.num_prefill_tokens += length
         draft.budget.num_padding_tokens += padding
@@ -276,7 +278,7 @@ class SchedulerState:
             self.kept.cut(request, 0)
             self.host.discard(request)
         self.expiry.remove(request)
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if reason in (FinishReason.STOP, FinishReason.LENGTH) and not request.is_pooled:
             self.lengths.observe(request.tenant, request.num_output_tokens)
         request.blocked_on = None
         request.finish_reason = reason

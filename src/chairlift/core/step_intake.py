@@ -50,6 +50,8 @@ def take_in(
     for request, _ in record.chunks:
         if request.finish_reason is None:
             state.memory.publish(request)
+            if request.is_pooled and request.num_computed_tokens == request.num_prompt_tokens:
+                updates.append(_end_pooled(state, keeps_row, request, result))
     budget = record.budget
     return CommittedStep(
         updates,
@@ -101,7 +103,8 @@ def _take_tokens(
         else:
             append(
                 make(
-                    RequestUpdate, (request.request_id, (token_id,), None, None, request.num_cached_tokens, None, None)
+                    RequestUpdate,
+                    (request.request_id, (token_id,), None, None, request.num_cached_tokens, None, None, None),
                 )
             )
     _note_tokens(state, result.step, updates)
@@ -151,6 +154,15 @@ def _note_tokens(state: SchedulerState, step: int, updates: list[RequestUpdate])
     if state.has_listener and updates:
         request_ids = tuple([update.request_id for update in updates])
         state.emit(TokensEmitted(step, request_ids, tuple([update.token_ids[0] for update in updates])))
+
+
+def _end_pooled(state: SchedulerState, keeps_row: KeepsRow, request: Request, result: StepResult) -> RequestUpdate:
+    """End a request whose prompt is computed with the vector that it was for, or with an error if there is none."""
+    embedding = result.embeddings.get(request.request_id)
+    reason = FinishReason.STOP if embedding is not None else FinishReason.ERROR
+    state.finish(request, reason, keeps_row=keeps_row(request))
+    cached = request.num_cached_tokens or 0
+    return RequestUpdate(request.request_id, (), reason, None, cached, None, embedding=embedding)
 
 
 def _end_with(state: SchedulerState, keeps_row: KeepsRow, request: Request, token_id: int) -> RequestUpdate:

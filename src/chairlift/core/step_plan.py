@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
 
     ``padding`` rows (static batching only) come after the real ones: they are computed like tokens of id 0 at the
     positions that follow, and what they write to the pages is overwritten before anything reads it.
-    ``samples``: the last *real* row yields the next token.
+    ``samples``: the last *real* row yields the next token. Nothing samples for a request that is pooled.
     """
 
     request_id: int
@@ -146,6 +146,10 @@ class StepResult:
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict[int, PromptLogprobs])
     """By request id, for chunks of requests whose sampling asks for them. What is computed a second time after a
     preemption is told a second time."""
+    embeddings: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    """By request id, for chunks that end the prompt of a request whose sampling pools: its vector, not normalized, as
+    float32 numbers in little-endian order. A vector that is not finite is left out, and its request ends with an
+    error."""
 
 
 @dataclass(slots=True)

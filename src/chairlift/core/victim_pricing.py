@@ -59,6 +59,8 @@ class VictimPricing:
     def way(self, request: RequestView) -> Way:
         """Decide how this request would be preempted."""
         loss = self._loss(request)
+        if request.needs_every_row:
+            return Way("recompute", 0, self._costs.price("recompute", loss, self._situation))
         if self._mode == "auto":
             mode, cost_ns = self._costs.choose(loss, self._situation)
         else:
@@ -84,7 +86,7 @@ class VictimPricing:
         page_size, computed = self._memory.page_size, request.num_computed_tokens
         num_shared = self._memory.num_shared_pages(request)
         num_kept = self._num_pages_kept(request, num_shared)
-        num_found = num_shared + self._num_found_again(request, num_shared)
+        num_found = 0 if request.needs_every_row else num_shared + self._num_found_again(request, num_shared)
         return Loss(
             num_recomputed_tokens=max(0, computed - num_found * page_size),
             num_computed_tokens=computed,

@@ -33,4 +33,6 @@ class WorkEstimate:
         """Return the time from its start to its last token, alone in every step and as long as it is expected to be."""
         num_tokens = request.num_tokens
         per_token_ns = self._latency.predict_ns(1, num_tokens)
-        return self.prefill_ns(num_tokens, num_cached_tokens) + per_token_ns * (self.remaining_outputs(request) - 1)
+        return self.prefill_ns(num_tokens, num_cached_tokens) + per_token_ns * max(
+            self.remaining_outputs(request) - 1, 0
+        )

@@ -27,6 +27,7 @@ from chairlift.engine.messages import ModelInfo
 from chairlift.engine.runner import EngineRunner
 from chairlift.engine.tokenizer import build_tokenizer
 from chairlift.errors import ConfigurationError
+from chairlift.execution.fake.embeddings import EMBEDDING_SIZE
 from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.masks import GrammarMasks
 from chairlift.structured.vocabulary import build_vocabulary
@@ -58,6 +59,7 @@ class _LoadedModel:
     max_model_len: int
     dtype: str
     vocab_size: int
+    embedding_size: int
     eos_token_ids: frozenset[int]
     description: str
 
@@ -124,6 +126,7 @@ def build_engine(
         page_size=cache_config.page_size,
         dtype=loaded.dtype,
         vocab_size=loaded.vocab_size,
+        embedding_size=loaded.embedding_size,
         eos_token_ids=loaded.eos_token_ids,
         max_num_seqs=scheduler_config.max_num_seqs,
         max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
@@ -163,6 +166,7 @@ def _load_fake(settings: Settings, compiler: GrammarCompiler) -> _LoadedModel:
         max_model_len=settings.model.max_model_len or fake_model.MAX_MODEL_LEN,
         dtype="float32",
         vocab_size=ByteTokenizer.vocab_size,
+        embedding_size=EMBEDDING_SIZE,
         eos_token_ids=ByteTokenizer.eos_token_ids,
         description="toy model without weights",
     )
@@ -193,6 +197,7 @@ def _load_torch(
         max_model_len=built.max_model_len,
         dtype=built.dtype,
         vocab_size=built.vocab_size,
+        embedding_size=built.embedding_size,
         eos_token_ids=built.eos_token_ids,
         description=built.description,
     )

@@ -18,14 +18,21 @@ from chairlift.config.sections import QueueSettings
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.bad_words import with_bad_tokens
 from chairlift.engine.build import build_engine, locate_model
+from chairlift.engine.embeddings import check_dimensions, pooling_params, shape_embedding
 from chairlift.engine.messages import Choice, ModelInfo
 from chairlift.engine.offline_run import OfflineRun, RunStats
-from chairlift.engine.outputs import ChoiceDelta, CompletionOutput, RequestOutput, describe_token
+from chairlift.engine.outputs import (
+    ChoiceDelta,
+    CompletionOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    describe_token,
+)
 from chairlift.engine.prompts import EncodedPrompt, Prompt, encode_prompt, match_sampling, split_prompts
 from chairlift.engine.seeds import SeedSource
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
-from chairlift.errors import InvalidRequestError
+from chairlift.errors import EngineUnavailableError, InvalidRequestError
 
 Message = Mapping[str, Any]
 
@@ -59,7 +66,7 @@ class LLM:
         self._is_busy = threading.Lock()
         self._is_closed = False
         self.last_run_stats: RunStats | None = None
-        """What the last :meth:`generate` or :meth:`chat` took."""
+        """What the last :meth:`generate`, :meth:`chat` or :meth:`embed` took."""
 
     @property
     def tokenizer(self) -> EngineTokenizer:
@@ -124,6 +131,44 @@ class LLM:
             for _, delta in run.deltas():
                 yield delta
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Make a vector of each prompt, as ``pooling_type`` says, and return them in the order of the prompts.
+
+        Args:
+            prompts: as for :meth:`generate`.
+            use_tqdm: whether to show a progress bar.
+            dimensions: keep the first so many numbers of each; only with ``matryoshka``.
+            normalize: scale each to length 1.
+
+        Raises:
+            InvalidRequestError: a prompt is wrong, or vectors may not be cut like that.
+            EngineUnavailableError: a vector is not finite.
+        """
+        settings = self.settings.embeddings
+        check_dimensions(dimensions, self.model_info.embedding_size, is_matryoshka=settings.matryoshka)
+        encoded = [encode_prompt(prompt, self._tokenizer.encode) for prompt in split_prompts(prompts)]
+        results = [EmbeddingRequestOutput(str(i), one.text, list(one.token_ids)) for i, one in enumerate(encoded)]
+        with (
+            self._start(encoded, [pooling_params(settings.pooling_type)] * len(encoded)) as run,
+            _progress(len(encoded), use_tqdm=use_tqdm) as bar,
+        ):
+            for place, delta in run.deltas():
+                if delta.embedding is None:
+                    raise EngineUnavailableError(f"the vector of prompt {place} is not finite")
+                vector = shape_embedding(delta.embedding, dimensions, is_normalized=normalize)
+                results[place].outputs.embedding = vector.tolist()
+                results[place].num_cached_tokens = delta.num_cached_tokens or 0
+                bar.update()
+            self.last_run_stats = run.stats
+        return results
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes."""
         return self._built.runner.reset_prefix_cache()
@@ -160,7 +205,8 @@ class LLM:
             raise InvalidRequestError("this LLM is closed")
         if not self._is_busy.acquire(blocking=False):
             raise InvalidRequestError(
-                "this LLM is busy: another generate, chat or stream has not ended; let it end, or close the stream"
+                "this LLM is busy: another generate, chat, embed or stream has not ended; let it end, or close the "
+                "stream"
             )
         try:
             with closing(self._queue(prompts, sampling_params)) as run:
@@ -196,7 +242,7 @@ class LLM:
         ]
         with (
             self._start(prompts, sampling_params) as run,
-            tqdm(total=len(prompts), desc="Prompts", unit="prompt", dynamic_ncols=True, disable=not use_tqdm) as bar,
+            _progress(len(prompts), use_tqdm=use_tqdm) as bar,
         ):
             num_output_tokens = 0
             for place, delta in run.deltas():
@@ -206,6 +252,10 @@ class LLM:
                     bar.update()
             self.last_run_stats = run.stats
         return results
+
+
+def _progress(num_prompts: int, *, use_tqdm: bool) -> "tqdm[Any]":
+    return tqdm(total=num_prompts, desc="Prompts", unit="prompt", dynamic_ncols=True, disable=not use_tqdm)
 
 
 def _add(result: RequestOutput, delta: ChoiceDelta, token_text: Callable[[int], str]) -> bool:

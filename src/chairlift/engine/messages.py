@@ -66,7 +66,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was loaded, and what fits: lengths in tokens, memory in pages."""
+    """What was loaded, and what fits: lengths in tokens, memory in pages, ``embedding_size`` in numbers."""
 
     name: str
     max_model_len: int
@@ -74,6 +74,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int
     dtype: str
     vocab_size: int
+    embedding_size: int
     eos_token_ids: frozenset[int]
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -218,6 +219,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each token, if they were asked for."""
     prompt_logprobs: PromptLogprobs | None = None
+    embedding: bytes | None = None
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):

@@ -163,6 +163,8 @@ class OfflineRun:
     def _apply(self, update: RequestUpdate, processor: ChoiceProcessor) -> ChoiceDelta:
         if update.prompt_logprobs is not None:
             processor.note_prompt(update.prompt_logprobs)
+        if update.embedding is not None:
+            processor.note_embedding(update.embedding)
         delta = processor.process(
             update.token_ids,
             finish_reason=update.finish_reason.value if update.finish_reason is not None else None,

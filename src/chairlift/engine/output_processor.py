@@ -40,6 +40,7 @@ class ChoiceProcessor:
         self._stop_string: str | None = None
         self._num_chars = 0
         """Characters of all tokens so far, those held back and cut off included."""
+        self._embedding: bytes | None = None
         tells_prompt = index == 0 and sampling.prompt_logprobs is not None
         self._prompt_logprobs: list[TokenLogprobs] | None = [] if tells_prompt else None
 
@@ -83,7 +84,12 @@ class ChoiceProcessor:
             logprobs=tuple(logprobs[:num_taken]),
             text_offsets=tuple(offsets) if logprobs else (),
             prompt_logprobs=self._take_prompt_logprobs() if num_taken else None,
+            embedding=self._embedding,
         )
+
+    def note_embedding(self, embedding: bytes) -> None:
+        """Keep the vector that comes with the end of a pooled request."""
+        self._embedding = embedding
 
     def note_prompt(self, found: PromptLogprobs) -> None:
         """Keep what a step said about some of the prompt's tokens; what it says a second time is the same."""

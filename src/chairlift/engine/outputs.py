@@ -22,6 +22,8 @@ class ChoiceDelta:
     ``logprobs`` and ``text_offsets`` have one entry for each token if log-probabilities were asked for; an offset is
     the place in the choice's text where the token's own text begins. ``prompt_logprobs``, if asked for, come once, in
     the choice's first delta: one for each prompt token but the first.
+
+    ``embedding`` is what a pooled request was for, in its only delta: float32 numbers in little-endian order.
     """
 
     index: int
@@ -34,6 +36,7 @@ class ChoiceDelta:
     logprobs: tuple[TokenLogprobs, ...] = ()
     text_offsets: tuple[int, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    embedding: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,30 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     cumulative_logprob: float | None = None
     logprobs: list[Logprobs] | None = None
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The vector of one prompt."""
+
+    embedding: list[float] = field(default_factory=list[float])
+
+    @property
+    def hidden_size(self) -> int:
+        """Its numbers."""
+        return len(self.embedding)
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """One prompt and its vector."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: EmbeddingOutput = field(default_factory=EmbeddingOutput)
+    num_cached_tokens: int = 0
+    finished: bool = True
 
 
 @dataclass(slots=True)

@@ -161,6 +161,9 @@ class RequestTracker:
             processor.note_prompt(update.prompt_logprobs)
             if not update.token_ids and update.finish_reason is None:
                 return
+        if update.embedding is not None:
+            processor.note_embedding(update.embedding)
+            self._record.embedded(request_id, now_ns, update.num_cached_tokens)
         delta = processor.process(
             update.token_ids,
             finish_reason=update.finish_reason,

@@ -38,8 +38,8 @@ class Limits(Protocol):
 def check_request(prompt_token_ids: Sequence[int], sampling: SamplingParams, limits: Limits) -> None:
     """Refuse a request that this engine can never serve.
 
-    A prompt needs room for at least one output token. More ``max_tokens`` than fit are no error: generation ends with
-    ``length`` where the room ends.
+    A prompt needs room for at least one output token, unless it is pooled. More ``max_tokens`` than fit are no error:
+    generation ends with ``length`` where the room ends.
 
     Raises:
         InvalidRequestError: no prompt, unknown token ids, or sampling choices that contradict each other.
@@ -80,20 +80,27 @@ def _check_edits(sampling: SamplingParams, vocab_size: int) -> None:
 def _check_prompt_length(num_tokens: int, sampling: SamplingParams, limits: Limits) -> None:
     if num_tokens == 0:
         raise InvalidRequestError("the prompt must have at least 1 token, got 0", param="prompt")
-    asked = "as many output tokens as fit" if sampling.max_tokens is None else f"max_tokens={sampling.max_tokens}"
-    if num_tokens + 1 > limits.max_model_len:
+    asked = ""
+    if sampling.pooling is None:
+        asked = f" and asks for {_described(sampling.max_tokens)}"
+    num_least = 0 if sampling.pooling is not None else 1
+    if num_tokens + num_least > limits.max_model_len:
+        beside = ": at least one output token must fit beside the prompt" if num_least else ""
         raise RequestTooLongError(
-            f"the model length is {limits.max_model_len} tokens (--max-model-len), but the prompt has {num_tokens} "
-            f"and asks for {asked}: at least one output token must fit beside the prompt",
+            f"the model length is {limits.max_model_len} tokens (--max-model-len), but the prompt has {num_tokens}"
+            f"{asked}{beside}",
             param="prompt",
         )
     num_token_slots = limits.num_pages * limits.page_size
     if num_tokens > num_token_slots:
         raise RequestTooLongError(
-            f"the KV memory holds {num_token_slots} tokens (--kv-cache-memory), but the prompt has {num_tokens} "
-            f"and asks for {asked}",
+            f"the KV memory holds {num_token_slots} tokens (--kv-cache-memory), but the prompt has {num_tokens}{asked}",
             param="prompt",
         )
+
+
+def _described(max_tokens: int | None) -> str:
+    return "as many output tokens as fit" if max_tokens is None else f"max_tokens={max_tokens}"
 
 
 def _check_token_ids(token_ids: Sequence[int], vocab_size: int, *, param: str) -> None:

@@ -112,11 +112,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("chairlift_prompt_tokens_total", "counter", "tokens", "Prompt tokens of started requests, cached included."),
     Metric("chairlift_generation_tokens_total", "counter", "tokens", "Tokens generated."),
+    Metric("chairlift_embeddings_total", "counter", "vectors", "Vectors made of prompts instead of tokens."),
     Metric(
         "chairlift_time_to_first_token_seconds",
         "histogram",
         "seconds",
-        "From arrival to the first token.",
+        "From arrival to the first token, or to the vector of an embedding.",
         buckets=_FIRST_TOKEN_S,
     ),
     Metric(

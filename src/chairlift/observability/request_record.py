@@ -19,6 +19,7 @@ class RequestSeries:
     def __init__(self, metrics: Metrics) -> None:
         self.received = metrics.counter("requests_received_total").labels()
         self.finished = metrics.counter("requests_finished_total")
+        self.embeddings = metrics.counter("embeddings_total").labels()
         self.first_token: HistogramCell = metrics.histogram("time_to_first_token_seconds").labels()
         self.inter_token: HistogramCell = metrics.histogram("inter_token_latency_seconds").labels()
         self.e2e: HistogramCell = metrics.histogram("e2e_request_latency_seconds").labels()
@@ -140,6 +141,11 @@ class RequestRecord:
         followed.num_tokens += num_tokens
         self._series.inter_token.observe(pause_s / num_tokens, num_tokens)
         self._account.next_tokens(pause_s, num_tokens)
+
+    def embedded(self, choice: int, now_ns: int, num_cached_tokens: int) -> None:
+        """A pooled request got its vector, which is its first and last token as far as times are concerned."""
+        self.tokens(choice, 0, now_ns, num_cached_tokens)
+        self._series.embeddings.inc()
 
     def ended(self, choice: int, reason: str, now_ns: int) -> None:
         """A choice ended, in whatever way."""

@@ -37,6 +37,7 @@ from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import (
     chat,
     completions,
+    embeddings,
     models,
     requests,
     response_fields,
@@ -51,6 +52,7 @@ from chairlift.server.origins import OriginGuard, OriginRules
 _BODIES = (
     requests.CompletionBody,
     requests.ChatBody,
+    embeddings.EmbeddingBody,
     response_fields.ResponseBody,
     anthropic_fields.MessagesBody,
     anthropic_fields.CountBody,
@@ -63,6 +65,7 @@ _ANSWERS = (
     responses.Completion,
     responses.ChatCompletion,
     responses.ChatChunk,
+    embeddings.EmbeddingList,
     response_objects.ResponseObject,
     anthropic_objects.AssistantMessage,
     anthropic_objects.TokenCount,
@@ -117,6 +120,7 @@ def create_app(
         chat,
         responses_api,
         anthropic_messages,
+        embeddings,
         models,
         batches_api,
         live_requests,

@@ -8,6 +8,7 @@ from chairlift.config.sections import (
     AnswerSettings,
     BatchSettings,
     ConnectionSettings,
+    EmbeddingSettings,
     LimitSettings,
     ObservabilitySettings,
     ServerSettings,
@@ -30,6 +31,7 @@ class WebSections:
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
+    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     batches: BatchSettings = field(default_factory=BatchSettings)
 
 

@@ -1,6 +1,6 @@
 """Log-probabilities against transformers, and that neither company nor pages nor chunks change them."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ class Run:
         self.finished: dict[int, Any] = {}
         self._next_id = 0
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -35,7 +35,8 @@ class ComparingExecutor:
         plan = handle
         self.batch.apply(plan)
         self.state.apply(plan)
-        forward, rows, _ = self.batch.rows(plan)
+        forward, read = self.batch.rows(plan)
+        rows = read.sampling
         self.compare(plan, forward)
         sampling = self.state.sampling_rows(plan)
         assert [self.batch.table.row(request_id) for request_id in sampling] == rows.table_rows.tolist()
@@ -135,7 +136,7 @@ def test_more_requests_and_longer_ones_than_expected_find_room() -> None:
     batch = StandingBatch(1, 4, PAGE_SIZE, torch.device("cpu"))
     batch.apply(plan(0, new=tuple(new_request(i, 5 * i + 1, tuple(range(10 * i, 10 * i + i + 2))) for i in range(5))))
     batch.apply(plan(1, grown=(PageGrowth(4, (90, 91)),), chunks=(Chunk(4, 0, 21, samples=True),)))
-    rows, _, _ = batch.rows(plan(1, chunks=(Chunk(4, 0, 21, samples=True),)))
+    rows, _ = batch.rows(plan(1, chunks=(Chunk(4, 0, 21, samples=True),)))
     assert rows.token_ids.tolist() == list(range(21))
     assert rows.prefills[0].pages.tolist() == [40, 41, 42, 43, 44, 45]
 

@@ -1,4 +1,4 @@
-"""LangChain's class for OpenAI against the server: answers, streams, tools and structured output."""
+"""LangChain's classes for OpenAI against the server: answers, streams, tools, structured output and vectors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,3 +59,19 @@ def test_langchain_calls_tools_and_sends_what_they_return(model: Any) -> None:
 def test_langchain_gets_the_form_that_it_asks_for(model: Any, method: str) -> None:
     person = model.with_structured_output(Person, method=method).invoke("hello")
     assert isinstance(person, Person)
+
+
+def test_langchain_gets_vectors(model: Any) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
+    embeddings = OpenAIEmbeddings(
+        model="fake",
+        base_url=model.openai_api_base,
+        api_key=SecretStr("secret"),
+        check_embedding_ctx_length=False,  # it would count tokens of OpenAI's models
+        max_retries=0,
+    )
+    vectors = embeddings.embed_documents(["hello", "good bye"])
+    assert vectors[0] == pytest.approx(embeddings.embed_query("hello"))
+    assert vectors[0] != vectors[1]
+    assert sum(number**2 for number in vectors[1]) == pytest.approx(1)

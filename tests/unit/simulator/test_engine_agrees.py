@@ -58,7 +58,7 @@ def run_engine(engine: SimulatedEngine, streams: Iterable[Stream], requests: Ite
     info = ModelInfo(
         name="toy", max_model_len=engine.scheduler.max_model_len, num_pages=engine.cache.num_pages,
         page_size=engine.cache.page_size, dtype="float32", vocab_size=VOCAB_SIZE, eos_token_ids=frozenset(),
-        max_num_seqs=engine.scheduler.max_num_seqs,
+        embedding_size=16, max_num_seqs=engine.scheduler.max_num_seqs,
         max_num_batched_tokens=engine.scheduler.max_num_batched_tokens, description="",
     )  # fmt: skip
     runner = EngineRunner(scheduler, Stepper(scheduler, executor, engine.pipeline_depth), events, QueueSettings(), info)

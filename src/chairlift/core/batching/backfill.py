@@ -38,7 +38,7 @@ def count_spare_pages(state: SchedulerState, num_missing_pages: int) -> int:
 
 def count_needed_pages(state: SchedulerState, request: Request) -> int:
     """Return the pages that a waiting request will hold when its predicted output is done."""
-    return state.memory.pages_for(request.num_tokens + state.estimate.remaining_outputs(request) - 1)
+    return state.memory.pages_for(request.num_tokens + max(state.estimate.remaining_outputs(request) - 1, 0))
 
 
 def _num_steps_left(state: SchedulerState, request: Request) -> int:

@@ -185,7 +185,9 @@ class _Search:
         return num_others > 0 and num_others + state.memory.pages_for(num_reserved) > quota
 
     def _waits_for_prefix(self, request: Request, start: Start) -> bool:
-        if request.is_promoted or request.host_lease is not None or request.sampling.prompt_logprobs is not None:
+        if request.is_promoted or request.host_lease is not None:
+            return False
+        if request.needs_every_row or request.sampling.prompt_logprobs is not None:
             return False
         return self._prefixes.has_next(request, len(start.pages))
 
@@ -206,8 +208,8 @@ class PrefixesInTheMaking:
         self._added = [(request, request.num_published_pages) for request in running]
         """Of these no keys were made yet; nobody may ask."""
         for record in state.in_flight:
-            for request, chunk in record.chunks:
-                if chunk.samples and request.finish_reason is None:
+            for request, _ in record.chunks:
+                if request.request_id not in state.prefilling and request.finish_reason is None:
                     self._added.append((request, request.num_published_pages))
 
     def add(self, request: Request, num_pages: int) -> None:

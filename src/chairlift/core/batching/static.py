@@ -81,7 +81,7 @@ class StaticBatching:
         with state.waiting.walk() as walk:
             while len(self._members) < state.config.max_num_seqs and (request := walk.next()) is not None:
                 prompt = max(prompt_tokens, request.num_prompt_tokens)
-                output = max(output_tokens, request.max_tokens)
+                output = max(output_tokens, request.max_tokens, 1)
                 tokens = min(prompt + output - 1, state.config.max_model_len)
                 num_pages = memory.pages_for(tokens)
                 if self._members and (len(self._members) + 1) * num_pages > memory.num_available:

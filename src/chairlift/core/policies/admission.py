@@ -51,4 +51,4 @@ class ReserveFull:
 
     def reserve_tokens(self, request: RequestView) -> int:
         """Return the most tokens that are ever computed for it."""
-        return request.num_prompt_tokens + request.max_tokens - 1
+        return request.num_prompt_tokens + max(request.max_tokens, 1) - 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from chairlift.core.step_plan import Chunk, PageCopy, PlanState, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
 from chairlift.errors import ChairliftError
+from chairlift.execution.fake.embeddings import RunningSums, hash_vector, pack
 from chairlift.execution.fake.grammar import GrammarFollower
 from chairlift.execution.fake.model import FittingToken, NextToken, allowed_token, fitting_token, next_token
 from chairlift.execution.fake.ratings import choose, rate
@@ -27,6 +28,7 @@ class _Outcome(NamedTuple):
     """One for each sampling row; ``None`` where the request permits no token."""
     logprobs: dict[int, TokenLogprobs]
     prompt_logprobs: dict[int, PromptLogprobs]
+    embeddings: dict[int, bytes]
 
 
 class FakeExecutor:
@@ -66,6 +68,7 @@ class FakeExecutor:
         self._slots = [_UNWRITTEN] * (num_pages * page_size)
         self._host_slots = [_UNWRITTEN] * (num_host_pages * page_size)
         self._state = PlanState()
+        self._sums = RunningSums()
         self._submitted: deque[_Handle] = deque()
         self._step_duration_ns = step_duration_ns
         self._copy_duration_ns = copy_duration_ns
@@ -108,6 +111,7 @@ class FakeExecutor:
             swap_duration_ns=swap_duration_ns,
             failed_rows=tuple(row for row, token_id in enumerate(outcome.tokens) if token_id is None),
             prompt_logprobs=outcome.prompt_logprobs,
+            embeddings=outcome.embeddings,
         )
 
     def close(self) -> None:
@@ -118,6 +122,7 @@ class FakeExecutor:
         self.num_steps += 1
         state = self._state
         state.apply(plan)
+        self._sums.apply(plan)
         if self._grammars is not None:
             self._grammars.forget(plan.ended)
         self._copy(plan.copies, self._slots, self._slots)
@@ -131,13 +136,14 @@ class FakeExecutor:
             self._write(chunk.request_id, chunk.start, chunk.length, chunk.padding)
         sampling = [(request_id, state.requests[request_id].num_computed_tokens + 1) for request_id in state.decodes]
         sampling.extend((chunk.request_id, chunk.start + chunk.length) for chunk in plan.chunks if chunk.samples)
-        outcome = _Outcome([self._sample(request_id, length) for request_id, length in sampling], {}, {})
+        outcome = _Outcome([self._sample(request_id, length) for request_id, length in sampling], {}, {}, {})
         for row, (request_id, length) in enumerate(sampling):
             num_top = state.requests[request_id].request.sampling.logprobs
             if num_top is not None:
                 outcome.logprobs[row] = self._rate(request_id, length, outcome.tokens[row] or 0, num_top)
         for chunk in plan.chunks:
             self._rate_prompt(chunk, outcome.prompt_logprobs)
+            self._pool(chunk, outcome.embeddings)
         state.advance(plan, [token_id or 0 for token_id in outcome.tokens])
         return outcome
 
@@ -156,6 +162,21 @@ class FakeExecutor:
             for length in range(chunk.start + 1, end + 1)
         ]
         found[chunk.request_id] = PromptLogprobs(chunk.start + 1, tuple(rated))
+
+    def _pool(self, chunk: Chunk, found: dict[int, bytes]) -> None:
+        request = self._state.requests[chunk.request_id].request
+        pooling = request.sampling.pooling
+        if pooling is None:
+            return
+        end = chunk.start + chunk.length
+        context = self._context(chunk.request_id, end)
+        if pooling == "mean":
+            for position in range(chunk.start, end):
+                self._sums.add(chunk.request_id, position, context[position])
+        if end == request.num_prompt_tokens:
+            found[chunk.request_id] = pack(
+                hash_vector(context) if pooling == "last" else self._sums.mean(chunk.request_id)
+            )
 
     def _copy(self, copies: Sequence[PageCopy], source_slots: list[int], target_slots: list[int]) -> None:
         size = self._page_size

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from chairlift.core.step_plan import Chunk, StepPlan
 from chairlift.errors import InvariantError
 from chairlift.execution.torch_backend.forward import ForwardBatch, PrefillRows
-from chairlift.execution.torch_backend.request_table import NO_LOGPROBS, RequestTable
+from chairlift.execution.torch_backend.pooling import PooledRows, RunningPools
+from chairlift.execution.torch_backend.request_table import NO_LOGPROBS, POOLINGS, RequestTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,17 @@ class ScoredTokens:
     num_top: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """What a step's ``sample_rows`` are for, in this order: the sampling rows, one row for each scored token, and the
+    rows that vectors are made of.
+    """
+
+    sampling: SamplingRows
+    scored: list[ScoredTokens]
+    pooled: list[PooledRows]
+
+
 class StandingBatch:
     """The requests an executor knows and which of them decode; semantics as in ``PlanState``.
 
@@ -53,6 +65,7 @@ class StandingBatch:
 
     def __init__(self, max_num_seqs: int, max_model_len: int, page_size: int, device: torch.device) -> None:
         self.table = RequestTable(max_num_seqs, max_model_len, page_size)
+        self.pools = RunningPools()
         self._max_position = max_model_len - 1
         self._device = device
         self._epoch: int | None = None
@@ -63,8 +76,10 @@ class StandingBatch:
         """Bring the record up to this plan; plans come in step order."""
         if plan.epoch != self._epoch:
             self.table.clear()
+            self.pools.clear()
             self._decodes.clear()
             self._epoch = plan.epoch
+        self.pools.forget(plan.ended)
         for request_id in plan.ended:
             self.table.remove(request_id)
             self._decodes.pop(request_id, None)
@@ -82,11 +97,8 @@ class StandingBatch:
         if len(self._decodes) != plan.num_decodes:
             raise InvariantError(f"step {plan.step} has {plan.num_decodes} decodes, but {len(self._decodes)} stand")
 
-    def rows(self, plan: StepPlan) -> tuple[ForwardBatch, SamplingRows, list[ScoredTokens]]:
-        """Make the tensors of the step whose plan was just applied.
-
-        The step's ``sample_rows`` are the sampling rows and, behind them, one row for each scored token.
-        """
+    def rows(self, plan: StepPlan) -> tuple[ForwardBatch, ReadRows]:
+        """Make the tensors of the step whose plan was just applied, and say what its ``sample_rows`` are for."""
         num_decodes = len(self._decode_rows)
         num_tokens = num_decodes + sum(chunk.length + chunk.padding for chunk in plan.chunks)
         token_ids = np.zeros(num_tokens, np.int64)
@@ -108,6 +120,9 @@ class StandingBatch:
             row_start = end
         sampling_rows = self._sampling_rows(plan, prefills, decode_positions)
         scored, scoring_rows = self._scored_tokens(plan, prefills)
+        pooled = self._pooled_rows(plan, prefills)
+        read = [sampling_rows.step_rows, scoring_rows] if scored else [sampling_rows.step_rows]
+        read.extend(torch.arange(one.rows.start, one.rows.stop, device=self._device) for one in pooled)
         batch = ForwardBatch(
             token_ids=self._tensor(token_ids),
             positions=self._tensor(np.minimum(positions, self._max_position)),
@@ -116,9 +131,9 @@ class StandingBatch:
             decode_page_tables=self._tensor(self._decode_page_tables(decode_positions)),
             decode_context_lengths=self._tensor((decode_positions + 1).astype(np.int32)),
             prefills=prefills,
-            sample_rows=torch.cat((sampling_rows.step_rows, scoring_rows)) if scored else sampling_rows.step_rows,
+            sample_rows=torch.cat(read) if len(read) > 1 else sampling_rows.step_rows,
         )
-        return batch, sampling_rows, scored
+        return batch, ReadRows(sampling_rows, scored, pooled)
 
     def advance(self, plan: StepPlan, sampling_rows: SamplingRows, token_ids: NDArray[np.int64]) -> None:
         """Record that the step ran and what it sampled."""
@@ -166,6 +181,24 @@ class StandingBatch:
             scored.append(ScoredTokens(chunk.request_id, chunk.start + 1, token_ids, int(columns["prompt_logprobs"])))
             rows.append(np.arange(prefill.row_start, prefill.row_start + len(token_ids)))
         return scored, self._tensor(np.concatenate(rows))
+
+    def _pooled_rows(self, plan: StepPlan, prefills: list[PrefillRows]) -> list[PooledRows]:
+        found: list[PooledRows] = []
+        for chunk, prefill in zip(plan.chunks, prefills, strict=True):
+            columns = self.table.sampling[self.table.row(chunk.request_id)]
+            pooling = POOLINGS[columns["pooling"]]
+            num_prompt_tokens = int(columns["num_prompt_tokens"])
+            is_last = chunk.start + chunk.length == num_prompt_tokens
+            if pooling is None or (pooling == "last" and not is_last):
+                continue
+            end = prefill.row_start + chunk.length  # padding rows come behind
+            rows = range(end - 1 if pooling == "last" else prefill.row_start, end)
+            found.append(
+                PooledRows(
+                    chunk.request_id, pooling, rows, num_prompt_tokens, is_first=chunk.start == 0, is_last=is_last
+                )
+            )
+        return found
 
     def _decode_page_tables(self, decode_positions: NDArray[np.int64]) -> NDArray[np.int32]:
         longest = int(decode_positions.max(initial=-1)) + 1

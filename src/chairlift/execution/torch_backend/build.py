@@ -38,6 +38,7 @@ class BuiltExecutor:
     dtype: str
     eos_token_ids: frozenset[int]
     vocab_size: int
+    embedding_size: int
     description: str
     """One line for the log: what was chosen and how much fits."""
 
@@ -94,6 +95,7 @@ def build_executor(
         dtype=dtype_name,
         eos_token_ids=config.eos_token_ids,
         vocab_size=config.vocab_size,
+        embedding_size=config.hidden_size,
         description=(
             f"{source.name} in {numbers.description} on {threads} with {kernel_set.description}; "
             f"KV memory {format_bytes(num_pages * shape.page_bytes)} in {kv_dtype_name}: "

@@ -107,8 +107,12 @@ class TorchExecutor:
         self._batch.apply(plan)
         self._kv_cache.host.copy(plan.swapped_out, plan.swapped_in)
         self._kv_cache.copy_pages(plan.copies)
-        batch, rows, scored = self._batch.rows(plan)
-        hidden = self._model.forward(batch, self._kv_cache.layers)  # [S + scored tokens, E]
+        batch, read = self._batch.rows(plan)
+        rows, scored = read.sampling, read.scored
+        hidden = self._model.forward(batch, self._kv_cache.layers)  # [S + scored tokens + pooled rows, E]
+        num_pooled = sum(len(one.rows) for one in read.pooled)
+        embeddings = self._batch.pools.take(hidden[len(hidden) - num_pooled :], read.pooled) if num_pooled else {}
+        hidden = hidden[: len(hidden) - num_pooled]
         sampled = self._sample(hidden[: len(rows.positions)], rows)
         prompt_logprobs = self._score(hidden[len(rows.positions) :], scored) if scored else {}
         self._batch.advance(plan, rows, sampled.token_ids)
@@ -126,6 +130,7 @@ class TorchExecutor:
             failed_rows=sampled.failed_rows,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
+            embeddings=embeddings,
             swap_duration_ns=swap_duration_ns,
         )
 

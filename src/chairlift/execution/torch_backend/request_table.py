@@ -6,7 +6,7 @@ Knows nothing of plans or tensors: plain NumPy columns, so that a step gathers a
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.sampling_params import Pooling, SamplingParams
 from chairlift.core.step_plan import NewRequest
 from chairlift.errors import InvariantError
 from chairlift.execution.torch_backend.token_edits import TokenEdits
@@ -26,9 +26,11 @@ SAMPLING_COLUMNS = np.dtype(
         ("seed", np.uint64),
         ("logprobs", np.int64),  # alternatives wanted; NO_LOGPROBS where not even the token's own is
         ("prompt_logprobs", np.int64),
+        ("pooling", np.uint8),  # index in POOLINGS
     ]
 )
 NO_LOGPROBS = -1
+POOLINGS: tuple[Pooling | None, ...] = (None, "last", "mean")
 PENALTIES, TOKEN_EDITS, MIN_TOKENS, GRAMMAR, LOGPROBS = (np.uint8(1 << bit) for bit in range(5))
 """What a request asks of its rows beside a draw: bits of :attr:`RequestTable.wishes`, most of which are 0."""
 _COPIED = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -104,6 +106,7 @@ class RequestTable:
         if new.sampling.grammar is not None:
             self.grammars[row] = GrammarState(new.sampling.grammar)
         self.wishes[row] = _wishes(new.sampling)
+        record["pooling"] = POOLINGS.index(new.sampling.pooling)
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(new.sampling, name)
             record[name] = NO_LOGPROBS if wanted is None else wanted

@@ -3,9 +3,10 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from chairlift.errors import InvalidRequestError
+from chairlift.server.openai.fields import IGNORED
 from chairlift.server.openai.requests import MAX_ITEMS, Body, ChatBody
 from chairlift.server.openai.structure_fields import Part
 
@@ -63,8 +64,6 @@ class RequestMetadata(Part):
 class MessagesBody(Body):
     """POST /v1/messages."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
-
     model: str | None = Field(None, description="The served model's name; absent takes it.")
     messages: Annotated[list[Turn], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS)]
     max_tokens: int = Field(ge=1, description="Output tokens at most.")
@@ -78,12 +77,11 @@ class MessagesBody(Body):
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = Field(None, description="disabled is told to the chat template.")
     metadata: RequestMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = Field(None, description="There is one; no effect.")
 
 
 class CountBody(Body):
     """POST /v1/messages/count_tokens."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
 
     model: str | None = None
     messages: Annotated[list[Turn], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS)]
@@ -99,7 +97,10 @@ def to_chat(body: MessagesBody | CountBody) -> ChatBody:
     Raises:
         InvalidRequestError: a block or a tool is of a kind that is not served.
     """
-    values: dict[str, Any] = {"messages": _messages(body), "model": body.model}
+    # What has no effect is passed on, so that the answer can name it.
+    extra = body.model_extra or {}
+    values = {name: value for name, value in extra.items() if name in IGNORED and name not in ChatBody.model_fields}
+    values |= {"messages": _messages(body), "model": body.model}
     if isinstance(body, MessagesBody):
         values |= {
             "max_tokens": body.max_tokens,

@@ -20,6 +20,7 @@ from chairlift.server.access import Caller
 from chairlift.server.errors import error_response
 from chairlift.server.openai.chat import create_chat_completion
 from chairlift.server.openai.completions import create_completion
+from chairlift.server.openai.embeddings import create_embedding
 from chairlift.server.openai.responses_api import create_response
 
 LOWEST_TIER = 2**31 - 1
@@ -34,6 +35,7 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/chat/completions": create_chat_completion,
     "/v1/completions": create_completion,
     "/v1/responses": create_response,
+    "/v1/embeddings": create_embedding,
 }
 
 

@@ -1,11 +1,11 @@
-"""The way of every generating request: accepted first, then answered whole or as a stream.
+"""The way of every request that is computed: accepted first, then answered whole or as a stream.
 
 Knows nothing of completions or chat: an :class:`AnswerFormat` writes the answer.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,7 +22,7 @@ from chairlift.server.disconnect import run_while_connected
 from chairlift.server.openai.extras import is_heavy
 from chairlift.server.openai.fields import IGNORED
 from chairlift.server.openai.generation import Generation, Job
-from chairlift.server.openai.requests import SamplingFields
+from chairlift.server.openai.requests import PromptFields, SamplingFields
 from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
 from chairlift.server.openai.tally import UsageTally
@@ -47,14 +47,18 @@ class Head:
     """The one that the request got, if it named one."""
 
 
-class AnswerFormat(Protocol):
-    """How one endpoint writes its answers."""
+class WholeFormat(Protocol):
+    """How one endpoint writes an answer in one piece."""
 
     id_prefix: str
 
     def whole(self, head: Head, choices: Sequence[ChoiceDelta], usage: Usage) -> msgspec.Struct:
-        """An answer in one piece; all that came of a choice is in one delta."""
+        """The answer; all that came of a choice is in one delta."""
         ...
+
+
+class AnswerFormat(WholeFormat, Protocol):
+    """How one endpoint writes its answers, streamed ones too."""
 
     def writer(self, head: Head, usage: "StreamUsage") -> EventWriter:
         """What writes a streamed answer."""
@@ -78,8 +82,30 @@ class StreamUsage:
         return self.tally.usage() if self._is_continuous else None
 
 
+StreamWriter = Callable[[Head, UsageTally], EventWriter]
+"""Makes what writes a streamed answer."""
+
+
 async def answer(request: Request, body: SamplingFields, job: Job, style: AnswerFormat) -> Response:
-    """Generate and answer; every refusal is raised before the first byte is sent.
+    """Generate and answer, whole or as a stream; as :func:`answer_whole`."""
+
+    def writer(head: Head, tally: UsageTally) -> EventWriter:
+        return style.writer(head, StreamUsage(tally, body))
+
+    return await answer_whole(request, body, job, style, writer if body.stream else None)
+
+
+async def answer_whole(
+    request: Request, body: PromptFields, job: Job, style: WholeFormat, stream: StreamWriter | None = None
+) -> Response:
+    """Compute and answer; every refusal is raised before the first byte is sent.
+
+    Args:
+        request: where the answer goes.
+        body: what it asks for.
+        job: the same for the engine.
+        style: how an answer is written.
+        stream: what writes it as a stream instead.
 
     Raises:
         ChairliftError: the request was refused, or (unless streamed) did not end well.
@@ -106,8 +132,8 @@ async def answer(request: Request, body: SamplingFields, job: Job, style: Answer
         generation = await run_while_connected(request.receive, Generation.start(context.engine, job))
         live = LiveRequest(head.id, caller.key_number, terms, generation)
         while_open.enter_context(context.directory.listed(live))
-        if body.stream:
-            return EventStream(generation, style.writer(head, StreamUsage(tally, body)), while_open.pop_all(), headers)
+        if stream is not None:
+            return EventStream(generation, stream(head, tally), while_open.pop_all(), headers)
         choices = await run_while_connected(request.receive, _gather(generation, tally))
 
     def write() -> bytes:

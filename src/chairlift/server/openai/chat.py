@@ -16,7 +16,7 @@ from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.chat_pieces import to_deltas, to_message
 from chairlift.server.openai.extras import Extras
 from chairlift.server.openai.generation import Job
-from chairlift.server.openai.prompts import PreparedPrompt, prepare_conversation, truncate
+from chairlift.server.openai.prompts import PreparedPrompt, num_reserved, prepare_conversation, truncate
 from chairlift.server.openai.requests import ChatBody
 from chairlift.server.openai.responses import (
     ChatChoice,
@@ -63,7 +63,7 @@ async def prepare_chat(request: Request, body: ChatBody) -> tuple[Job, ReadingPl
     prompt = await run_while_connected(request.receive, preparing)
     planning = (body, sampling, prompt.text or "", tokenizer, sections.answers)
     sampling, reading = await in_worker(plan_answer, *planning) if is_long else plan_answer(*planning)
-    prompt = truncate(prompt, body, sampling.max_tokens, context.engine.model_info)
+    prompt = truncate(prompt, body, num_reserved(sampling.max_tokens), context.engine.model_info)
     return Job([prompt], sampling, terms), reading
 
 

@@ -18,7 +18,14 @@ from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.extras import Extras
 from chairlift.server.openai.generation import Job
 from chairlift.server.openai.logprobs import token_offsets
-from chairlift.server.openai.prompts import PreparedPrompt, check_prompt, decode, prepare_prompts, truncate
+from chairlift.server.openai.prompts import (
+    PreparedPrompt,
+    check_prompt,
+    decode,
+    num_reserved,
+    prepare_prompts,
+    truncate,
+)
 from chairlift.server.openai.requests import CompletionBody
 from chairlift.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from chairlift.server.openai.sampling import sampling_params
@@ -43,7 +50,7 @@ async def create_completion(request: Request) -> Response:
     preparing = prepare_prompts(body, context.engine, context.settings, context.sections.limits)
     prompts = await run_while_connected(request.receive, preparing)
     model, codec = context.engine.model_info, context.engine.tokenizer
-    prompts = [truncate(prompt, body, sampling.max_tokens, model) for prompt in prompts]
+    prompts = [truncate(prompt, body, num_reserved(sampling.max_tokens), model) for prompt in prompts]
     for prompt in prompts:
         check_prompt(prompt.token_ids, sampling.max_tokens, model, is_echoed=body.echo is True)
     job = Job(prompts, sampling, terms)

@@ -8,7 +8,9 @@ from chairlift.server.openai.logprobs import LogprobWriter, TokenTexts
 from chairlift.server.openai.requests import ChatBody, CompletionBody, SamplingFields
 
 _MANY_LOGPROBS = 256
-"""Answers with more are written in a thread, so that other requests do not wait for it."""
+_MANY_BYTES = 32_768
+"""Answers with more log-probabilities, or bytes of vectors, are written in a thread, so that other requests do not wait
+for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +42,5 @@ class Extras:
 
 def is_heavy(deltas: Sequence[ChoiceDelta]) -> bool:
     """Whether writing these takes long enough for others to notice."""
-    return sum(len(delta.logprobs) + len(delta.prompt_logprobs or ()) for delta in deltas) > _MANY_LOGPROBS
+    num_logprobs = sum(len(delta.logprobs) + len(delta.prompt_logprobs or ()) for delta in deltas)
+    return num_logprobs > _MANY_LOGPROBS or sum(len(delta.embedding or b"") for delta in deltas) > _MANY_BYTES

@@ -11,6 +11,9 @@ from chairlift.errors import InvalidRequestError
 from chairlift.server.errors import shorten
 
 IGNORED: Mapping[str, str] = {
+    "cache_control": "prefixes are found by content",
+    "context_management": "nothing is cut from a conversation here",
+    "inference_geo": "everything is computed here",
     "metadata": "kept by OpenAI with a stored answer; nothing is stored here",
     "store": "nothing is stored here",
     "safety_identifier": "names an end user; nobody is watched here",
@@ -28,6 +31,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
+    "container": (),
     "documents": ([],),
     "ec_transfer_params": (),
     "echo": (False,),
@@ -38,10 +42,13 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "logprob_token_ids": (),
     "logits_processors": ([],),
     "logprobs": (False,),
+    "mcp_servers": ([],),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "repetition_detection": (),
+    "output_config": (),
+    "output_format": (),
     "return_prompt_text": (False,),
     "reasoning_effort": ("none",),
     "suffix": ("",),

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from chairlift.config.sections import LimitSettings, ServerSettings
 from chairlift.errors import InvalidRequestError, RequestTooLongError
 from chairlift.server.engine_port import Engine, ModelFacts, TextCodec
-from chairlift.server.openai.requests import CompletionBody, Message, SamplingFields
+from chairlift.server.openai.requests import CompletionBody, Message, Prompt
 from chairlift.server.workers import in_worker
 
 _LONG_TEXT_CHARS = 4096
@@ -55,6 +55,27 @@ async def encode(
     return await in_worker(codec.encode, text, add_special_tokens)
 
 
+async def encode_each(
+    codec: TextCodec, texts: Sequence[str], *, add_special_tokens: bool, limits: LimitSettings
+) -> list[PreparedPrompt]:
+    """Token ids of several texts, without keeping the event loop from others for long.
+
+    Raises:
+        RequestTooLongError: one is longer than ``--max-prompt-chars``.
+    """
+    longest = max(map(len, texts))
+    if longest > limits.max_prompt_chars:
+        raise RequestTooLongError(
+            f"an input has {longest} characters, but --max-prompt-chars is {limits.max_prompt_chars}", param="input"
+        )
+
+    def encode_all() -> list[PreparedPrompt]:
+        return [PreparedPrompt(codec.encode(text, add_special_tokens), text) for text in texts]
+
+    is_short = len(texts) <= _MANY_MESSAGES and sum(map(len, texts)) <= _LONG_TEXT_CHARS
+    return encode_all() if is_short else await in_worker(encode_all)
+
+
 async def decode(codec: TextCodec, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
     """Text of token ids, without keeping the event loop from others for long."""
     if len(token_ids) <= _MANY_TOKENS:
@@ -79,7 +100,7 @@ async def prepare_prompts(
     Raises:
         InvalidRequestError: there are too many, or one is too long.
     """
-    prompts = _prompt_list(body)
+    prompts = prompt_list(body.prompt)
     if len(prompts) > settings.max_prompts:
         raise InvalidRequestError(
             f"the request has {len(prompts)} prompts, but --max-prompts is {settings.max_prompts}", param="prompt"
@@ -131,8 +152,22 @@ async def prepare_conversation(
     )
 
 
-def truncate(prompt: PreparedPrompt, body: SamplingFields, max_tokens: int | None, model: ModelFacts) -> PreparedPrompt:
+class Truncation(Protocol):
+    """The fields that say how a prompt is cut."""
+
+    truncate_prompt_tokens: int | None
+    truncation_side: Literal["left", "right"] | None
+
+
+def num_reserved(max_tokens: int | None) -> int:
+    """Output tokens that a prompt leaves room for if it is cut as long as possible: those wanted, or one."""
+    return max(1, max_tokens or 1)
+
+
+def truncate(prompt: PreparedPrompt, body: Truncation, num_output_tokens: int, model: ModelFacts) -> PreparedPrompt:
     """The prompt as short as ``truncate_prompt_tokens`` wants it; the text of what was cut is forgotten.
+
+    ``num_output_tokens``: what -1 leaves room for.
 
     Raises:
         InvalidRequestError: none would be kept, or more than the model length.
@@ -148,7 +183,7 @@ def truncate(prompt: PreparedPrompt, body: SamplingFields, max_tokens: int | Non
     if kept == 0:
         raise InvalidRequestError("truncate_prompt_tokens is 0: nothing would be left", param="truncate_prompt_tokens")
     if kept == -1:
-        kept = max(1, model.max_model_len - max(1, max_tokens or 1))
+        kept = max(1, model.max_model_len - num_output_tokens)
     if len(prompt.token_ids) <= kept:
         return prompt
     left = body.truncation_side != "right"
@@ -195,8 +230,8 @@ def check_token_ids(token_ids: Sequence[int], model: ModelFacts, *, param: str) 
         raise InvalidRequestError(f"token id {wrong} is not in [0, {model.vocab_size})", param=param)
 
 
-def _prompt_list(body: CompletionBody) -> Sequence[str | list[int]]:
-    prompt = body.prompt
+def prompt_list(prompt: Prompt) -> Sequence[str | list[int]]:
+    """The prompts one by one; a list of token ids is one of them."""
     if isinstance(prompt, str):
         return [prompt]
     # All items are alike, and there may be millions of token ids.

@@ -83,10 +83,50 @@ class StreamOptions(Body):
     )
 
 
-class SamplingFields(Body):
-    """Sampling and stopping, the same for both endpoints."""
+class PromptFields(Body):
+    """Whose a request is, how urgent, and how much of its prompt counts: the same for every endpoint that computes."""
 
     model: str | None = Field(None, description="The served model's name; absent takes it.")
+    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = Field(
+        None,
+        description="flex is one tier less urgent and priority one tier more urgent than the others, as far as the "
+        "tenant may ask for it; a priority field wins over it.",
+    )
+    priority: int | None = Field(
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Tier; lower is more urgent. Raised to the most urgent one that the tenant may ask for.",
+    )
+    ttft_deadline_ms: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_DEADLINE_MS,
+        description="Milliseconds from its arrival until its first token, or its vector; without it by then, or no "
+        "hope of it, 504.",
+    )
+    deadline_ms: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_DEADLINE_MS,
+        description="Milliseconds from its arrival until its last token; what is there by then is answered, with "
+        "finish_reason length and stop_reason deadline.",
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Share cached prefixes only with requests of the same salt."
+    )
+    user: str | None = Field(
+        None, description="With --trust-user the tenant, if neither the key nor a header names one; else no effect."
+    )
+    add_special_tokens: bool | None = Field(None, description="Let the tokenizer add its begin and end tokens.")
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="Which side is cut off then: the beginning (left, the default) or the end."
+    )
+
+
+class SamplingFields(PromptFields):
+    """Sampling and stopping, the same for both endpoints."""
+
     stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, description="Choices per prompt, at most --max-choices.")
@@ -125,40 +165,6 @@ class SamplingFields(Body):
         ge=-1,
         description="Keep so many tokens of a prompt; -1 keeps what leaves room for max_tokens, or for one token.",
     )
-    truncation_side: Literal["left", "right"] | None = Field(
-        None, description="Which side is cut off then: the beginning (left, the default) or the end."
-    )
-    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = Field(
-        None,
-        description="flex is one tier less urgent and priority one tier more urgent than the others, as far as the "
-        "tenant may ask for it; a priority field wins over it.",
-    )
-    priority: int | None = Field(
-        None,
-        ge=-(2**31),
-        lt=2**31,
-        description="Tier; lower is more urgent. Raised to the most urgent one that the tenant may ask for.",
-    )
-    ttft_deadline_ms: float | None = Field(
-        None,
-        gt=0,
-        le=MAX_DEADLINE_MS,
-        description="Milliseconds from its arrival until its first token; without it by then, or no hope of it, 504.",
-    )
-    deadline_ms: float | None = Field(
-        None,
-        gt=0,
-        le=MAX_DEADLINE_MS,
-        description="Milliseconds from its arrival until its last token; what is there by then is answered, with "
-        "finish_reason length and stop_reason deadline.",
-    )
-    cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="Share cached prefixes only with requests of the same salt."
-    )
-    user: str | None = Field(
-        None, description="With --trust-user the tenant, if neither the key nor a header names one; else no effect."
-    )
-    add_special_tokens: bool | None = Field(None, description="Let the tokenizer add its begin and end tokens.")
     response_format: ResponseFormat | None = Field(None, description="The form of the answer.")
     structured_outputs: StructuredOutputs | None = Field(None, description="The form of the answer, in vLLM's words.")
     guided_json: JsonSchema | str | None = Field(None, description="Older name of structured_outputs.json.")
