@@ -13,10 +13,12 @@ import json
 import sys
 import time
 
+import uvloop
+
 from benchmarks.over_http.served import Server, ServerProcess
 from benchmarks.reliability.client import Outcome, request
 from benchmarks.reliability.streams import allow_open_files
-from benchmarks.reliability.watch import Memory, faults, until_idle
+from benchmarks.reliability.watch import Memory, Shares, faults, until_idle
 
 SLOTS = 16
 OUTPUT_TOKENS = 200
@@ -53,11 +55,14 @@ async def capacity(url: str, seconds: float) -> float:
 
 async def run(server: ServerProcess, factor: float, seconds: float) -> dict[str, object]:
     """Measure the capacity, then send a multiple of it."""
+    shares = Shares(server.pid)
     peak_per_s = await capacity(server.url, min(20.0, seconds))
+    cores_at_peak = shares.cores
     outcomes: list[Outcome] = []
     num_in_time = 0
     tasks: set[asyncio.Task[None]] = set()
     start_s = time.monotonic()
+    shares = Shares(server.pid)
 
     async def one(number: int) -> None:
         nonlocal num_in_time
@@ -75,8 +80,10 @@ async def run(server: ServerProcess, factor: float, seconds: float) -> dict[str,
                 task.add_done_callback(tasks.discard)
                 number += 1
             await asyncio.sleep(0.005)
+        cores, num_open = shares.cores, len(tasks)
         await asyncio.gather(*tasks)
     found = await until_idle(server.url)
+    refusals_s = sorted(outcome.duration_s for outcome in outcomes if outcome.end == "refused")
     ends = collections.Counter(f"{outcome.status} {outcome.end}" for outcome in outcomes)
     goodput_per_s = num_in_time / seconds
     refused = [outcome for outcome in outcomes if outcome.end == "refused"]
@@ -87,6 +94,10 @@ async def run(server: ServerProcess, factor: float, seconds: float) -> dict[str,
         "goodput_per_s": round(goodput_per_s, 2),
         "goodput_ratio": round(goodput_per_s / peak_per_s, 3),
         "ends": dict(ends),
+        "refusal_p50_ms": round(1000 * refusals_s[len(refusals_s) // 2], 1) if refusals_s else None,
+        "open_at_the_end": num_open,
+        "cores_at_peak": cores_at_peak,
+        "cores": cores,
         "refused_without_retry_after": sum(not outcome.has_retry_after for outcome in refused),
         "memory_growth_mib": round(memory.growth_mib, 1),
         "faults": faults(found),
@@ -106,7 +117,8 @@ def main() -> int:
     given = parser.parse_args()
     allow_open_files(4096)
     with Server(SETTINGS) as server:
-        result = asyncio.run(run(server, given.factor, given.seconds))
+        # The client shares the machine with the server, so it had better be cheap.
+        result = uvloop.run(run(server, given.factor, given.seconds))
     print(json.dumps(result))
     return 0 if result["is_ok"] else 1
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
@@ -45,6 +47,30 @@ def resident_mib(pid: int) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", text)
     return int(found[1]) / 1024 if found else 0.0
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Shares:
+    """How much of a core each process of a run had since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        engine = engine_pid(pid)
+        self._pids = {"client": os.getpid(), "api": pid, **({} if engine is None else {"engine": engine})}
+        self._start_s = time.monotonic()
+        self._before_s = {name: cpu_s(number) for name, number in self._pids.items()}
+
+    @property
+    def cores(self) -> dict[str, float]:
+        """By name of the process."""
+        passed_s = time.monotonic() - self._start_s
+        return {
+            name: round((cpu_s(number) - self._before_s[name]) / passed_s, 2) for name, number in self._pids.items()
+        }
 
 
 def engine_pid(pid: int) -> int | None:

@@ -71,6 +71,16 @@ class Backlog:
         if tier.total[0] == 0:
             del self._tiers[request.priority]
 
+    @property
+    def tiers(self) -> set[int]:
+        """Those with anything waiting."""
+        return set(self._tiers)
+
+    def by_tenant(self) -> Iterator[tuple[str, Amount]]:
+        """What waits for each tenant that waits, in all tiers."""
+        for tenant, (num_requests, num_tokens) in self._tenants.items():
+            yield tenant, Amount(num_requests, num_tokens)
+
     def of_tenant(self, tenant: str) -> Amount:
         """What waits for this tenant, in all tiers."""
         sums = self._tenants.get(tenant)

@@ -31,27 +31,22 @@ from chairlift.engine.messages import (
     ModelInfo,
     Outbound,
     RequestStatus,
-    ResetPrefixCache,
     StepDone,
     Verdict,
     Verdicts,
 )
 from chairlift.engine.questions import Questions
+from chairlift.engine.queue_watch import QueueWatch
 from chairlift.engine.readiness import log_ready
 from chairlift.engine.remote_errors import to_error
 from chairlift.engine.request_tracker import RequestStream, RequestTracker
 from chairlift.engine.seeds import SeedSource
-from chairlift.engine.step_notes import pass_on_admissions, pass_on_preemptions
+from chairlift.engine.step_notes import pass_on_admissions
 from chairlift.engine.supervisor import Supervisor
 from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import EngineTokenizer, build_tokenizer
 from chairlift.engine.validation import check_request
-from chairlift.errors import (
-    ChairliftError,
-    DrainingError,
-    EngineUnavailableError,
-    InvalidRequestError,
-)
+from chairlift.errors import ChairliftError, DrainingError, EngineUnavailableError, InvalidRequestError, OverloadedError
 from chairlift.observability.accounts import Objectives
 from chairlift.observability.activity_log import ActivityLog
 from chairlift.observability.metrics import Metrics
@@ -85,7 +80,7 @@ class AsyncEngine:
         self._all_done = asyncio.Event()
         self._request_ids = itertools.count()
         self._seeds = SeedSource(settings.model.seed)
-        self._resets: list[asyncio.Future[bool]] = []
+        self._queue_watch = QueueWatch()
         self._questions = Questions(self._send, self.recorder, self._configured.by_name, settings.queue)
         if settings.observability.metrics_compat == "vllm":
             self.metrics.registry.register(VllmMetrics(self.metrics, lambda: self._info))
@@ -183,16 +178,19 @@ class AsyncEngine:
         terms = terms or Terms()
         if terms.arrival_ns is None:
             terms = replace(terms, arrival_ns=self.now_ns())
-        record = self._record(prompt_token_ids, sampling, terms)
+        record = self._record(prompt_token_ids, sampling.n, terms)
+        record.asked_for(sampling.max_tokens)
         try:
             if self._is_draining:
                 raise DrainingError("the server is shutting down and takes no new requests")
             if sampling.bad_words:
                 sampling = await asyncio.to_thread(with_bad_tokens, sampling, self.tokenizer.encode)
             check_request(prompt_token_ids, sampling, self.model_info)
+            self._queue_watch.check(terms.priority, terms.tenant, self.now_ns())
             message = self._message(prompt_token_ids, sampling, terms)
             tracker = RequestTracker(message.choices, prompt_token_ids, sampling, terms, record, self)
             self._send(message)
+            self._queue_watch.sent(terms.tenant, sampling.n)
         except ChairliftError as error:
             record.refused(is_missed=not isinstance(error, InvalidRequestError), now_ns=self.now_ns())
             raise
@@ -203,6 +201,22 @@ class AsyncEngine:
             tracker.abort()
             raise
         return RequestStream(tracker, terms.label)
+
+    @property
+    def may_turn_away(self) -> bool:
+        """Whether :meth:`turn_away` would refuse anybody now."""
+        return not self._is_draining and self._queue_watch.may_refuse(self.now_ns())
+
+    def turn_away(self, terms: Terms, num_choices: int) -> OverloadedError | None:
+        """What the engine would say to a newcomer that it refuses whatever the prompt; counts it then.
+
+        ``None`` if that depends on the prompt or on what has happened meanwhile: :meth:`submit` finds out.
+        """
+        now_ns = self.now_ns()
+        error = self._queue_watch.find_refusal(terms.priority, terms.tenant, now_ns)
+        if error is not None:
+            self._record((), num_choices, terms).refused(is_missed=True, now_ns=now_ns)
+        return error
 
     async def explain(self, request_ids: Sequence[int]) -> Sequence[RequestStatus | None]:
         """See :meth:`Questions.explain`."""
@@ -217,15 +231,8 @@ class AsyncEngine:
         return await self._questions.configure(changes)
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes. False, and nothing done, while any request is alive.
-
-        Raises:
-            EngineUnavailableError: the engine process is down.
-        """
-        self._send(ResetPrefixCache())
-        reset: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._resets.append(reset)
-        return await reset
+        """See :meth:`Questions.reset_prefix_cache`."""
+        return await self._questions.reset_prefix_cache()
 
     # What trackers ask for.
 
@@ -249,6 +256,7 @@ class AsyncEngine:
     def engine_ready(self, info: ModelInfo, *, is_restart: bool) -> None:
         """An engine process serves."""
         self._info = info
+        self._queue_watch = QueueWatch()
         log_ready(info)
         self.recorder.engine_ready(is_restart=is_restart)
         self._questions.engine_ready()
@@ -261,9 +269,7 @@ class AsyncEngine:
             case Verdicts():
                 for verdict in message.verdicts:
                     self._take_verdict(verdict)
-            case CacheReset():
-                self._settle_reset(message.done)
-            case Explained() | Listed() | Configured():
+            case Explained() | Listed() | Configured() | CacheReset():
                 self._questions.answered(message)
             case _:
                 _logger.error("unexpected message from the engine: %s", type(message).__name__)
@@ -271,15 +277,14 @@ class AsyncEngine:
     def engine_lost(self, error: ChairliftError) -> None:
         """The engine process died: every stream ends with the error."""
         self.recorder.engine_down()
+        self._queue_watch = QueueWatch()
         for tracker in self._unfinished_trackers():
             tracker.fail(EngineUnavailableError(error.message))
-        while self._resets:
-            self._settle_reset(done=False)
         self._questions.engine_lost(error.message)
 
     # Inside.
 
-    def _record(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms) -> RequestRecord:
+    def _record(self, prompt_token_ids: Sequence[int], num_choices: int, terms: Terms) -> RequestRecord:
         ttft_ms = terms.ttft_deadline_ms
         if ttft_ms is None:
             ttft_ms = self._questions.queue.max_ttft_ms
@@ -288,10 +293,9 @@ class AsyncEngine:
             terms.tenant,
             Objectives.in_ms(ttft_ms, terms.deadline_ms),
             num_prompt_tokens=len(prompt_token_ids),
-            num_choices=sampling.n,
+            num_choices=num_choices,
             arrival_ns=terms.arrival_ns or self.now_ns(),
         )
-        record.asked_for(sampling.max_tokens)
         self._reports.follow(record, prompt_token_ids, terms)
         return record
 
@@ -329,6 +333,7 @@ class AsyncEngine:
 
     def _take_step(self, message: StepDone) -> None:
         now_ns = time.monotonic_ns()
+        self._queue_watch.reported(message.stats, now_ns)
         pass_on_admissions(message.stats, self._trackers)
         for update in message.updates:
             tracker = self._trackers.get(update.request_id)
@@ -339,12 +344,6 @@ class AsyncEngine:
             except Exception:  # a fault in one request's text must not end the others
                 _logger.exception("the output of a request could not be processed")
                 tracker.fail(EngineUnavailableError("the output of this request could not be processed"))
-        pass_on_preemptions(message.stats, self._trackers)
-        self.recorder.step(message.stats)
+        self.recorder.step(message.stats, now_ns)
         self.recorder.compare_service(now_ns)
         self._activity.step(message.stats, now_ns)
-
-    def _settle_reset(self, done: bool) -> None:
-        reset = self._resets.pop(0)
-        if not reset.done():
-            reset.set_result(done)

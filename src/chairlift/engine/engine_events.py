@@ -11,6 +11,8 @@ from chairlift.core.ports import EventSink
 from chairlift.observability.logging import RateLimitedWarning
 from chairlift.observability.step_stats import PreemptionNote, ResumeNote
 
+_NOBODY = (0, "")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -23,9 +25,14 @@ class EngineEvents:
         self._also = also
         self._queued_ns: dict[int, int] = {}
         self._queue_times_ns: dict[int, int] = {}
+        self._senders: dict[int, tuple[int, str]] = {}
         self._preemptions: list[PreemptionNote] = []
         self._resumes: list[ResumeNote] = []
         self._warning = RateLimitedWarning(_logger)
+
+    def introduce(self, request_id: int, tier: int, tenant: str) -> None:
+        """Say whose request it is that has just been queued; so this is known until it ends, whoever still wants it."""
+        self._senders[request_id] = tier, tenant
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -35,9 +42,11 @@ class EngineEvents:
             case Admitted(is_resume=False):
                 self._queue_times_ns[event.request_id] = event.now_ns - self._queued_ns.pop(event.request_id)
             case Admitted():
-                self._resumes.append(ResumeNote(event.request_id, event.num_recomputed_tokens, event.num_swapped_pages))
+                tier, tenant = self._senders.get(event.request_id, _NOBODY)
+                self._resumes.append(ResumeNote(tier, tenant, event.num_recomputed_tokens, event.num_swapped_pages))
             case Finished():
                 self._queued_ns.pop(event.request_id, None)
+                self._senders.pop(event.request_id, None)
             case Preempted():
                 self._note_preemption(event)
             case Reconfigured():
@@ -65,7 +74,8 @@ class EngineEvents:
         return notes
 
     def _note_preemption(self, event: Preempted) -> None:
-        self._preemptions.append(PreemptionNote(event.request_id, event.cause, event.mode, event.num_swapped_pages))
+        tier, tenant = self._senders.get(event.request_id, _NOBODY)
+        self._preemptions.append(PreemptionNote(tier, tenant, event.cause, event.mode, event.num_swapped_pages))
         if event.cause == "pages":
             self._warn(event)
 

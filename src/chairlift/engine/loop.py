@@ -186,6 +186,8 @@ class EngineLoop:
                     self._runner.describe_state(),
                 )
         elif not self._is_resting:
+            # What was told of queues before may not be true any more.
+            self._send(to_step_done(expired, self._runner.stats(now_ns)))
             _logger.error("requests are alive but no step can be planned: %s", self._runner.describe_state())
 
 

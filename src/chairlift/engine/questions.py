@@ -13,6 +13,7 @@ from chairlift.config.changes import changes_again, settings_in_force
 from chairlift.config.resolved import TenantTable
 from chairlift.config.sections import QueueSettings
 from chairlift.engine.messages import (
+    CacheReset,
     Configure,
     Configured,
     Explain,
@@ -21,6 +22,7 @@ from chairlift.engine.messages import (
     Listed,
     ListRequests,
     RequestStatus,
+    ResetPrefixCache,
 )
 from chairlift.errors import EngineUnavailableError, InvalidRequestError
 from chairlift.observability.logging import format_fields
@@ -57,6 +59,7 @@ class Questions:
         self._numbers = itertools.count()
         self._turn = asyncio.Semaphore(_MAX_ASKED)
         self._open: dict[int, asyncio.Future[Any]] = {}
+        self._resets: list[asyncio.Future[bool]] = []
         self._changed: set[str] = set()
         self._in_force: Configured | None = None
 
@@ -105,8 +108,22 @@ class Questions:
             _logger.info("%s", format_fields(changed=name, before=was[name], now=now[name]))
         return now
 
-    def answered(self, message: Explained | Listed | Configured) -> None:
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. False, and nothing done, while any request is alive.
+
+        Raises:
+            EngineUnavailableError: the engine process is down.
+        """
+        self._send(ResetPrefixCache())
+        reset: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._resets.append(reset)
+        return await reset
+
+    def answered(self, message: Explained | Listed | Configured | CacheReset) -> None:
         """An answer came."""
+        if isinstance(message, CacheReset):
+            self._settle_reset(done=message.done)
+            return
         if isinstance(message, Configured) and message.question == _AGAIN:
             if message.error is not None:
                 _logger.error("settings changed at run time could not be set again: %s", message.error)
@@ -121,12 +138,19 @@ class Questions:
         for question in self._open.values():
             if not question.done():
                 question.set_exception(EngineUnavailableError(message))
+        while self._resets:
+            self._settle_reset(done=False)
 
     def engine_ready(self) -> None:
         """A fresh engine process serves: before anything else it gets the settings that were changed at run time."""
         if self._changed and self._in_force is not None:
             now = self._in_force
             self._send(Configure(_AGAIN, changes_again(self._changed, now.scheduler, now.queue, self._configured)))
+
+    def _settle_reset(self, *, done: bool) -> None:
+        reset = self._resets.pop(0)
+        if not reset.done():
+            reset.set_result(done)
 
     async def _ask(self, make: Callable[[int], _Question]) -> Any:
         number = next(self._numbers)

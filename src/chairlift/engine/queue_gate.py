@@ -16,6 +16,7 @@ _LEAST_RETRY_AFTER_S = 1
 _MOST_RETRY_AFTER_S = 60
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
+MAX_TTFT_IS = "--max-ttft-ms is"
 
 
 class QueueGate:
@@ -53,11 +54,8 @@ class QueueGate:
     def _check_queue(self, scheduler: Scheduler, newcomer: Newcomer) -> None:
         num_waiting, num_tokens = scheduler.num_waiting, scheduler.num_waiting_tokens
         max_reqs = self._settings.max_num_queued_reqs
-        if max_reqs is not None and num_waiting >= max_reqs + _num_starting(scheduler, newcomer):
-            raise OverloadedError(
-                f"{num_waiting} requests wait, and --max-num-queued-reqs is {max_reqs}; try again later",
-                retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
-            )
+        if max_reqs is not None and num_waiting >= max_reqs + num_starting(scheduler, newcomer):
+            raise full_queue(scheduler, num_waiting, max_reqs)
         max_tokens = self._settings.max_num_queued_tokens
         added = newcomer.num_tokens * newcomer.num_choices
         if max_tokens is not None and num_tokens + added > max_tokens:
@@ -72,11 +70,7 @@ class QueueGate:
         waiting = scheduler.state.waiting.backlog.of_tenant(newcomer.tenant)
         max_reqs = terms.max_num_queued_reqs
         if max_reqs is not None and waiting.num_requests >= max_reqs:
-            raise OverloadedError(
-                f"{waiting.num_requests} requests of this tenant wait, and its max_num_queued_reqs is {max_reqs} "
-                "(--tenants); try again later",
-                retry_after_s=_until_left(scheduler, waiting.num_requests - max_reqs + 1),
-            )
+            raise full_queue_of_tenant(scheduler, waiting.num_requests, max_reqs)
         max_tokens = terms.max_num_queued_tokens
         added = newcomer.num_tokens * newcomer.num_choices
         if max_tokens is not None and waiting.num_tokens + added > max_tokens:
@@ -89,17 +83,12 @@ class QueueGate:
     def _check_wait(self, prediction: WaitPrediction, deadline_ms: float | None) -> None:
         predicted_ms = prediction.ttft_ns / _NS_PER_MS
         limits = [
-            (self._settings.max_ttft_ms, "--max-ttft-ms is"),
+            (self._settings.max_ttft_ms, MAX_TTFT_IS),
             (deadline_ms, "its deadline (ttft_deadline_ms, deadline_ms) leaves"),
         ]
         for limit_ms, name in limits:
             if limit_ms is not None and predicted_ms > limit_ms:
-                raise OverloadedError(
-                    f"the first token would come in about {_in_words(predicted_ms)}, with "
-                    f"{prediction.num_requests_ahead} requests before this one, and {name} "
-                    f"{_in_words(limit_ms)}; try again later",
-                    retry_after_s=_whole_seconds((predicted_ms - limit_ms) * _NS_PER_MS),
-                )
+                raise long_wait(prediction, limit_ms, name)
 
 
 def ms_until_deadline(request: Request, now_ns: int) -> float | None:
@@ -112,8 +101,35 @@ def ms_until_deadline(request: Request, now_ns: int) -> float | None:
     return left_ns / _NS_PER_MS if left_ns > 0 else None
 
 
-def _num_starting(scheduler: Scheduler, newcomer: Newcomer) -> int:
-    """How many of the waiting have a slot and pages already, and only wait for the next step."""
+def full_queue(scheduler: Scheduler, num_waiting: int, max_reqs: int) -> OverloadedError:
+    """The refusal for the sake of ``--max-num-queued-reqs``."""
+    return OverloadedError(
+        f"{num_waiting} requests wait, and --max-num-queued-reqs is {max_reqs}; try again later",
+        retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
+    )
+
+
+def full_queue_of_tenant(scheduler: Scheduler, num_waiting: int, max_reqs: int) -> OverloadedError:
+    """The refusal for the sake of a tenant's ``max_num_queued_reqs``."""
+    return OverloadedError(
+        f"{num_waiting} requests of this tenant wait, and its max_num_queued_reqs is {max_reqs} "
+        "(--tenants); try again later",
+        retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
+    )
+
+
+def long_wait(prediction: WaitPrediction, limit_ms: float, name: str) -> OverloadedError:
+    """The refusal for the sake of a limit on the time to the first token; ``name`` says which, up to its value."""
+    predicted_ms = prediction.ttft_ns / _NS_PER_MS
+    return OverloadedError(
+        f"the first token would come in about {_in_words(predicted_ms)}, with "
+        f"{prediction.num_requests_ahead} requests before this one, and {name} {_in_words(limit_ms)}; try again later",
+        retry_after_s=_whole_seconds((predicted_ms - limit_ms) * _NS_PER_MS),
+    )
+
+
+def num_starting(scheduler: Scheduler, newcomer: Newcomer) -> int:
+    """Return how many of the waiting have a slot and pages already, and only wait for the next step."""
     memory = scheduler.state.memory
     has_pages = memory.pages_for(scheduler.num_waiting_tokens + newcomer.num_tokens) <= memory.num_available
     return scheduler.num_free_slots if has_pages else 0

@@ -15,6 +15,7 @@ from chairlift.core.scheduler import Scheduler
 from chairlift.core.stepper import Stepper
 from chairlift.core.wait_prediction import Newcomer
 from chairlift.engine.engine_events import EngineEvents
+from chairlift.engine.full_queues import FullQueueFinder
 from chairlift.engine.grammar_gate import GrammarGate
 from chairlift.engine.messages import (
     AddRequest,
@@ -59,6 +60,8 @@ class EngineRunner:
         self._events = events
         self._queue = queue
         self._gate = QueueGate(queue)
+        self._full_queues = FullQueueFinder(queue)
+        self._num_received = 0
         self._grammars = GrammarGate(None) if grammars is None else grammars
         self._statuses = RequestStatuses(scheduler)
         self._reasons_due_ns = 0
@@ -83,6 +86,7 @@ class EngineRunner:
 
         ``None`` if its grammar has to be compiled first: the verdict is then among those of :meth:`take_verdicts`.
         """
+        self._num_received += len(message.choices)
         try:
             if self._grammars.holds(message, now_ns):
                 return None
@@ -111,6 +115,7 @@ class EngineRunner:
             for request in requests:
                 self._scheduler.add(request, now_ns)
                 added.append(request.request_id)
+                self._events.introduce(request.request_id, request.priority, request.tenant)
         except InvalidRequestError as error:
             self.abort(added, now_ns)
             return to_verdict(message.request_id, error)
@@ -162,6 +167,7 @@ class EngineRunner:
                     self._scheduler.reconfigure(changes.scheduler, now_ns)
                 self._queue = changes.queue
                 self._gate = QueueGate(changes.queue)
+                self._full_queues = FullQueueFinder(changes.queue)
             except ConfigurationError as refusal:
                 error = refusal.message
         return Configured(message.question, self._scheduler.config, self._queue, error)
@@ -199,6 +205,8 @@ class EngineRunner:
             preemptions=events.take_preemptions(),
             resumes=events.take_resumes(),
             waiting_by_reason=self._waiting_by_reason(now_ns, is_due=outcome is None),
+            num_received=self._num_received,
+            full_queues=self._full_queues.find(self._scheduler, now_ns),
         )
         if outcome is None:
             return report
@@ -245,7 +253,6 @@ def _to_update(update: RequestUpdate) -> Update:
         update.num_cached_tokens,
         () if update.logprobs is None else (update.logprobs,),
         update.prompt_logprobs,
-        update.embedding,
     )
 
 

@@ -11,13 +11,3 @@ def pass_on_admissions(stats: StepStats, trackers: Mapping[int, RequestTracker])
     for request_id, queue_ns in zip(stats.queued_request_ids, stats.queue_times_ns, strict=True):
         if (tracker := trackers.get(request_id)) is not None:
             tracker.admitted(request_id, queue_ns)
-
-
-def pass_on_preemptions(stats: StepStats, trackers: Mapping[int, RequestTracker]) -> None:
-    """Count who gave way, and who went on, on the accounts of those who did."""
-    for note in stats.preemptions:
-        if (tracker := trackers.get(note.request_id)) is not None:
-            tracker.account.preempted(note.cause, note.mode, note.num_swapped_pages)
-    for note in stats.resumes:
-        if (tracker := trackers.get(note.request_id)) is not None:
-            tracker.account.resumed(note.num_recomputed_tokens, note.num_swapped_pages)

@@ -20,6 +20,8 @@ from chairlift.engine.watchdog import Watchdog
 from chairlift.errors import ChairliftError, EngineUnavailableError
 
 _LAST_WORDS_S = 0.1
+_TURN_S = 0.002
+"""How long messages are taken one after another before others have their turn."""
 _END_TIMEOUT_S = 5.0
 _NS_PER_S = 1e9
 
@@ -225,6 +227,8 @@ class Supervisor:
 
     async def _listen(self, connection: EngineConnection) -> Failed:
         """Pass on what the engine says until it says that it failed."""
+        loop = asyncio.get_running_loop()
+        turn_end_s = loop.time()
         while True:
             message = await connection.receive()
             if isinstance(message, Failed):
@@ -235,8 +239,12 @@ class Supervisor:
                     self._listener.engine_said(message)
             except Exception:  # a message that could not be dealt with must not end those that follow
                 _logger.exception("a message from the engine could not be dealt with")
-            # Messages that are there already are received without yielding; others want the loop too.
-            await asyncio.sleep(0)
+            # Messages that are there already are received without yielding; others want the loop too. Where they pile
+            # up, some are taken in one turn, so that each reader gets the tokens of several steps at once: the less
+            # time there is, the less each token costs.
+            if loop.time() >= turn_end_s:
+                await asyncio.sleep(0)
+                turn_end_s = loop.time() + _TURN_S
 
 
 async def _until_exit(connection: EngineConnection, talk: Coroutine[Any, Any, _T]) -> _T | None:

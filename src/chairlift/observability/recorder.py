@@ -97,7 +97,7 @@ class Recorder:
         self._accounts.add_tenants(tenants)
         self._reconfigurations.inc(is_new)
 
-    def step(self, stats: StepStats) -> None:
+    def step(self, stats: StepStats, now_ns: int = 0) -> None:
         """Take the engine's report."""
         self._set_gauges(stats.scheduler)
         for field, counter in self._totals:
@@ -106,11 +106,21 @@ class Recorder:
         self._observe_queue_times(stats.queue_times_ns)
         if stats.waiting_by_reason is not None:
             self._set_reasons(stats.waiting_by_reason)
+        self._count_preemptions(stats, now_ns)
         if stats.num_steps:
             self._step_duration.observe(stats.duration_ns / _NS_PER_S)
             self._step_tokens.observe(stats.num_prefill_tokens + stats.num_decode_tokens)
             self._padding.inc(stats.num_padding_tokens)
             self._wasted.inc(stats.num_wasted_rows)
+
+    def _count_preemptions(self, stats: StepStats, now_ns: int) -> None:
+        """On the accounts of those who gave way, even if they have ended meanwhile."""
+        for note in stats.preemptions:
+            account = self._accounts.find(note.tier, note.tenant, now_ns)
+            account.preempted(note.cause, note.mode, note.num_swapped_pages)
+        for note in stats.resumes:
+            account = self._accounts.find(note.tier, note.tenant, now_ns)
+            account.resumed(note.num_recomputed_tokens, note.num_swapped_pages)
 
     def engine_ready(self, *, is_restart: bool) -> None:
         """The engine process serves; a new one counts its totals from 0."""

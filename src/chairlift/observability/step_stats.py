@@ -27,7 +27,8 @@ NO_SCHEDULER = SchedulerStats(
 class PreemptionNote:
     """A request gave way; ``cause`` and ``mode`` are those of :class:`~chairlift.core.events.Preempted`."""
 
-    request_id: int
+    tier: int
+    tenant: str
     cause: str
     mode: str
     num_swapped_pages: int
@@ -37,9 +38,24 @@ class PreemptionNote:
 class ResumeNote:
     """A preempted request goes on: so many tokens are computed once more, so many pages come back from the host."""
 
-    request_id: int
+    tier: int
+    tenant: str
     num_recomputed_tokens: int
     num_swapped_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class FullQueue:
+    """A queue that takes so many more requests, and the engine's refusal of whoever comes after them.
+
+    It is for newcomers of ``from_tier`` and of less urgent ones, of one tenant or, without one, of all.
+    """
+
+    num_places: int
+    from_tier: int
+    message: str
+    retry_after_s: int
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +81,7 @@ class StepStats:
     resumes: tuple[ResumeNote, ...] = ()
     waiting_by_reason: dict[str, int] | None = None
     """Waiting requests by :class:`~chairlift.core.request.BlockedOn` value; not in every report."""
+    num_received: int = 0
+    """Choices that were handed to the engine since it started, whatever became of them."""
+    full_queues: tuple[FullQueue, ...] = ()
+    """Those that are full or may be soon."""

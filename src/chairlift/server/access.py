@@ -98,6 +98,11 @@ class Access:
         return len(self._keys) > 0
 
     @property
+    def trusts_user(self) -> bool:
+        """Whether a body may name the tenant."""
+        return self._trusts_user
+
+    @property
     def has_admin(self) -> bool:
         """Whether there is a key for administration; without one its endpoints are off."""
         return len(self._admin) > 0

@@ -25,6 +25,7 @@ from chairlift.server.body_budget import BufferedBodies
 from chairlift.server.concurrency import ConcurrencyCap
 from chairlift.server.context import ServerContext, WebSections
 from chairlift.server.disconnect import ClientLeftError
+from chairlift.server.early_refusal import EarlyRefusal
 from chairlift.server.engine_port import Engine
 from chairlift.server.errors import (
     handle_chairlift_error,
@@ -37,7 +38,6 @@ from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import (
     chat,
     completions,
-    embeddings,
     models,
     requests,
     response_fields,
@@ -52,7 +52,6 @@ from chairlift.server.origins import OriginGuard, OriginRules
 _BODIES = (
     requests.CompletionBody,
     requests.ChatBody,
-    embeddings.EmbeddingBody,
     response_fields.ResponseBody,
     anthropic_fields.MessagesBody,
     anthropic_fields.CountBody,
@@ -65,7 +64,6 @@ _ANSWERS = (
     responses.Completion,
     responses.ChatCompletion,
     responses.ChatChunk,
-    embeddings.EmbeddingList,
     response_objects.ResponseObject,
     anthropic_objects.AssistantMessage,
     anthropic_objects.TokenCount,
@@ -120,7 +118,6 @@ def create_app(
         chat,
         responses_api,
         anthropic_messages,
-        embeddings,
         models,
         batches_api,
         live_requests,
@@ -135,6 +132,7 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, handle_client_left)
     app.add_exception_handler(ClientLeftError, handle_client_left)
     app.add_exception_handler(HTTPStatus.INTERNAL_SERVER_ERROR, handle_unexpected_error)
+    app.add_middleware(EarlyRefusal, context=app.state.context)
     app.add_middleware(AccessGuard, access=access)
     app.add_middleware(RequestLabel)
     rules = OriginRules(settings.host, sections.connections.allowed_hosts, sections.connections.allowed_origins)

@@ -12,6 +12,7 @@ from chairlift.engine.messages import Listed, RequestStatus
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.terms import Terms
 from chairlift.engine.tokenizer import Detokenizer
+from chairlift.errors import OverloadedError
 
 
 class ModelFacts(Protocol):
@@ -30,11 +31,6 @@ class ModelFacts(Protocol):
     @property
     def vocab_size(self) -> int:
         """Token ids are in ``[0, vocab_size)``."""
-        ...
-
-    @property
-    def embedding_size(self) -> int:
-        """Numbers of a text's vector."""
         ...
 
 
@@ -140,6 +136,17 @@ class Engine(Protocol):
     @property
     def tenants(self) -> TenantTable:
         """What each tenant may have now."""
+        ...
+
+    @property
+    def may_turn_away(self) -> bool:
+        """Whether :meth:`turn_away` would refuse anybody now."""
+        ...
+
+    def turn_away(self, terms: Terms, num_choices: int) -> OverloadedError | None:
+        """The refusal of a request that is refused whatever its prompt, which is then counted; ``None`` if it is not
+        known to be one.
+        """
         ...
 
     async def submit(

@@ -11,7 +11,7 @@ from chairlift.observability.accounts import Objectives
 from chairlift.observability.metrics import MAX_OTHER_TENANTS, MAX_OTHER_TIERS, METRICS, Metrics
 from chairlift.observability.recorder import Recorder
 from chairlift.observability.request_record import RequestRecord
-from chairlift.observability.step_stats import NO_SCHEDULER, StepStats
+from chairlift.observability.step_stats import NO_SCHEDULER, PreemptionNote, ResumeNote, StepStats
 
 MS = 1_000_000
 
@@ -172,11 +172,11 @@ def test_a_refusal_for_overload_misses_and_one_of_a_wrong_request_does_not(recor
     assert values(recorder)["slo_requests_total{missed}{default}{0}"] == 1
 
 
-def test_preemptions_are_counted_where_the_victim_belongs(recorder: Recorder) -> None:
-    account = request(recorder, tier=2, tenant="batch").account
-    account.preempted("urgency", "swap", 5)
-    account.resumed(7, 5)
-    account.preempted("pages", "recompute", 0)
+def test_preemptions_are_counted_where_the_victim_belongs_even_if_it_has_ended(recorder: Recorder) -> None:
+    victim = request(recorder, tier=2, tenant="batch")
+    victim.ended(0, "abort", 0)
+    gave_way = (PreemptionNote(2, "batch", "urgency", "swap", 5), PreemptionNote(2, "batch", "pages", "recompute", 0))
+    recorder.step(StepStats(scheduler=BUSY, preemptions=gave_way, resumes=(ResumeNote(2, "batch", 7, 5),)))
     got = values(recorder)
     assert got["preemptions_by_cause_total{urgency}{swap}{batch}{2}"] == 1
     assert got["preemptions_by_cause_total{pages}{recompute}{batch}{2}"] == 1

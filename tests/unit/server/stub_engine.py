@@ -26,7 +26,6 @@ class Facts:
     name: str = "stub"
     max_model_len: int = 64
     vocab_size: int = ByteTokenizer.vocab_size
-    embedding_size: int = 16
 
 
 class Page:
@@ -95,6 +94,11 @@ class StubEngine:
     explained: list[list[int]] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     configured: list[dict] = field(default_factory=list)
+
+    may_turn_away = False
+
+    def turn_away(self, terms: Terms, num_choices: int) -> None:
+        return None
 
     async def submit(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms | None = None

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.errors import ChairliftError
+from chairlift.errors import ChairliftError, OverloadedError
 from chairlift.server.anthropic.fields import CountBody, MessagesBody, to_chat
 from chairlift.server.anthropic.objects import (
     AssistantMessage,
@@ -69,14 +69,18 @@ def _with_errors(endpoint: Endpoint) -> Endpoint:
         except ClientLeftError:
             raise
         except ChairliftError as error:
-            refusal = error_response(error)
-            if refusal.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, OverloadedError):
                 logger.error("request failed: %s", error.message)
-            headers = {name: value for name, value in refusal.headers.items() if name not in _BODY_HEADERS}
-            body = encode(_to_error(error))
-            return Response(body, refusal.status_code, headers, media_type="application/json")
+            return refuse_message(error)
 
     return guarded
+
+
+def refuse_message(error: ChairliftError) -> Response:
+    """The answer for a refusal, in Anthropic's shape."""
+    refusal = error_response(error)
+    headers = {name: value for name, value in refusal.headers.items() if name not in _BODY_HEADERS}
+    return Response(encode(_to_error(error)), refusal.status_code, headers, media_type="application/json")
 
 
 _BODY_HEADERS = frozenset({"content-length", "content-type"})

@@ -8,13 +8,13 @@ from chairlift.engine.terms import Terms
 from chairlift.errors import InvalidRequestError
 from chairlift.server.context import caller_of, context_of
 from chairlift.server.middleware import request_label
-from chairlift.server.openai.requests import PromptFields
+from chairlift.server.openai.requests import SamplingFields
 
 SERVICE_TIERS: Mapping[str, int] = {"auto": 0, "default": 0, "scale": 0, "flex": 1, "priority": -1}
 """The tier that each of OpenAI's service tiers stands for; lower is more urgent."""
 
 
-def terms_of(request: Request, body: PromptFields) -> Terms:
+def terms_of(request: Request, body: SamplingFields) -> Terms:
     """Whom a request counts for, how urgent it may be, and by when it is wanted.
 
     A tier that is more urgent than the tenant may ask for is raised to what it may ask for.
@@ -30,9 +30,10 @@ def terms_of(request: Request, body: PromptFields) -> Terms:
             f"ttft_deadline_ms is {ttft_ms:g}, but deadline_ms, by which all must be there, is {total_ms:g}",
             param="ttft_deadline_ms",
         )
+    wanted = wanted_tier(body.priority, body.service_tier)
     return Terms(
         tenant=tenant,
-        priority=max(_wanted_tier(body), context.engine.tenants.find(tenant).most_urgent_tier),
+        priority=max(wanted, context.engine.tenants.find(tenant).most_urgent_tier),
         ttft_deadline_ms=ttft_ms,
         deadline_ms=total_ms,
         cache_salt=context.access.cache_salt_of(tenant, body.cache_salt),
@@ -41,7 +42,7 @@ def terms_of(request: Request, body: PromptFields) -> Terms:
     )
 
 
-def served_tier(body: PromptFields, terms: Terms) -> str | None:
+def served_tier(body: SamplingFields, terms: Terms) -> str | None:
     """The service tier that a request got, if it named one: what it asked for, or what it may have of that."""
     if body.service_tier is None:
         return None
@@ -50,7 +51,8 @@ def served_tier(body: PromptFields, terms: Terms) -> str | None:
     return "priority" if terms.priority < 0 else "default"
 
 
-def _wanted_tier(body: PromptFields) -> int:
-    if body.priority is not None:
-        return body.priority
-    return SERVICE_TIERS[body.service_tier] if body.service_tier is not None else 0
+def wanted_tier(priority: int | None, service_tier: str | None) -> int:
+    """The tier that a request asks for, whatever it may ask for."""
+    if priority is not None:
+        return priority
+    return SERVICE_TIERS[service_tier] if service_tier is not None else 0
