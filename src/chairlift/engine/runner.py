@@ -253,6 +253,7 @@ def _to_update(update: RequestUpdate) -> Update:
         update.num_cached_tokens,
         () if update.logprobs is None else (update.logprobs,),
         update.prompt_logprobs,
+        update.embedding,
     )
 
 

@@ -38,6 +38,7 @@ from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import (
     chat,
     completions,
+    embeddings,
     models,
     requests,
     response_fields,
@@ -52,6 +53,7 @@ from chairlift.server.origins import OriginGuard, OriginRules
 _BODIES = (
     requests.CompletionBody,
     requests.ChatBody,
+    embeddings.EmbeddingBody,
     response_fields.ResponseBody,
     anthropic_fields.MessagesBody,
     anthropic_fields.CountBody,
@@ -64,6 +66,7 @@ _ANSWERS = (
     responses.Completion,
     responses.ChatCompletion,
     responses.ChatChunk,
+    embeddings.EmbeddingList,
     response_objects.ResponseObject,
     anthropic_objects.AssistantMessage,
     anthropic_objects.TokenCount,
@@ -118,6 +121,7 @@ def create_app(
         chat,
         responses_api,
         anthropic_messages,
+        embeddings,
         models,
         batches_api,
         live_requests,

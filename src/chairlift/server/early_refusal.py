@@ -26,6 +26,7 @@ _PATHS = {
     "/v1/completions": error_response,
     "/v1/chat/completions": error_response,
     "/v1/responses": error_response,
+    "/v1/embeddings": error_response,
     "/v1/messages": refuse_message,
 }
 """Endpoints whose requests wait in the engine's queue, and how a refusal is written there."""

@@ -33,6 +33,11 @@ class ModelFacts(Protocol):
         """Token ids are in ``[0, vocab_size)``."""
         ...
 
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of a text's vector."""
+        ...
+
 
 class TextCodec(Protocol):
     """Text to token ids and back, and chat messages to text."""

@@ -95,6 +95,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back(client: httpx.Client, c
             (COMPLETIONS, {**SHORT, "prompt": "long " * 20_000}),
             ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}),
             ("/v1/responses", {"input": "hello"}),
+            ("/v1/embeddings", {"input": "hello"}),
         ):
             answer = client.post(path, json=body)
             assert answer.status_code == 503, path
@@ -106,7 +107,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back(client: httpx.Client, c
                 "code": None,
             }
         assert client.post(COMPLETIONS, json={**SHORT, "n": 3}).status_code == 503
-        assert refused(client) == before + 7
+        assert refused(client) == before + 8
 
 
 def test_messages_are_refused_in_their_own_shape(client: httpx.Client, crowded: ServerProcess) -> None:

@@ -26,6 +26,7 @@ class Facts:
     name: str = "stub"
     max_model_len: int = 64
     vocab_size: int = ByteTokenizer.vocab_size
+    embedding_size: int = 16
 
 
 class Page:

@@ -8,13 +8,13 @@ from chairlift.engine.terms import Terms
 from chairlift.errors import InvalidRequestError
 from chairlift.server.context import caller_of, context_of
 from chairlift.server.middleware import request_label
-from chairlift.server.openai.requests import SamplingFields
+from chairlift.server.openai.requests import PromptFields
 
 SERVICE_TIERS: Mapping[str, int] = {"auto": 0, "default": 0, "scale": 0, "flex": 1, "priority": -1}
 """The tier that each of OpenAI's service tiers stands for; lower is more urgent."""
 
 
-def terms_of(request: Request, body: SamplingFields) -> Terms:
+def terms_of(request: Request, body: PromptFields) -> Terms:
     """Whom a request counts for, how urgent it may be, and by when it is wanted.
 
     A tier that is more urgent than the tenant may ask for is raised to what it may ask for.
@@ -42,7 +42,7 @@ def terms_of(request: Request, body: SamplingFields) -> Terms:
     )
 
 
-def served_tier(body: SamplingFields, terms: Terms) -> str | None:
+def served_tier(body: PromptFields, terms: Terms) -> str | None:
     """The service tier that a request got, if it named one: what it asked for, or what it may have of that."""
     if body.service_tier is None:
         return None
