@@ -41,7 +41,7 @@ def readable_fitting_token(context: Sequence[int], allowed: Sequence[int], seed:
         return closing[outcome // 2 % len(closing)]
     printable = [token for token in allowed if 32 <= token < 127]
     choice = [token for token in printable if token in _LETTERS] or printable or allowed
-    return choice[outcome // 2 % len(choice)] if choice else 0
+    return choice[outcome // 2 % len(choice)]
 
 
 def pool_size(cache: CacheSettings) -> int:

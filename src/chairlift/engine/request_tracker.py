@@ -91,8 +91,9 @@ class RequestTracker:
         }
         self._buffer = DeltaBuffer()
         self._gate = PromptLogprobsGate() if sampling.prompt_logprobs is not None else None
-        self._rules_out = sampling.has_edits or sampling.min_tokens > 0 or sampling.grammar is not None
+        self._rules_out = sampling.has_edits or sampling.min_tokens > 0
         """Whether it may be the request itself that leaves nothing to draw."""
+        self._grammar = sampling.grammar
         self._changed = asyncio.Event()
         self._is_accepted = False
         self._error: ChairliftError | None = None
@@ -182,10 +183,16 @@ class RequestTracker:
 
     def _failure(self) -> ChairliftError:
         """Why no token could be drawn: the request permits none, or, if it permits all, the engine is at fault."""
+        if self._grammar is not None:
+            return InvalidRequestError(
+                f"the answer could not go on: {self._grammar.param} and other fields of the request permit no token "
+                "that could come next, or what they permit takes more work to find out than a step may cost",
+                param=self._grammar.param,
+            )
         if self._rules_out:
             return InvalidRequestError(
-                "no token that could come next is permitted: allowed_token_ids, bad_words, min_tokens or the grammar "
-                "of the answer rule out all of them"
+                "no token that could come next is permitted: allowed_token_ids, bad_words or min_tokens rule out all "
+                "of them"
             )
         return EngineUnavailableError("the engine could not go on with this request")
 

@@ -177,6 +177,28 @@ def test_the_end_of_the_grammar_ends_the_answer_whatever_else_is_asked(http: htt
     assert (choice["message"]["content"], choice["finish_reason"]) == ("yes", "stop")
 
 
+NESTED = "".join(f"e{depth}: e{depth} e{depth} | e{depth + 1} | e{depth + 1} e{depth}\n" for depth in range(200))
+COSTLY = f'start: "abc" e0 "!"\n{NESTED}e200: /[a-z]/\n'
+"""It can be read in more ways than a step may follow, once its first three characters are there."""
+
+
+def test_a_grammar_that_cannot_go_on_ends_its_own_request_with_the_reason(http: httpx.Client) -> None:
+    body = {"prompt": "x", "max_tokens": 200, "structured_outputs": {"grammar": COSTLY}}
+    others = {"prompt": "other", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with http.stream("POST", "/v1/completions", json=others) as other:
+        answer = http.post("/v1/completions", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+        assert error["param"] == "structured_outputs.grammar"
+        assert error["message"].startswith("the answer could not go on: structured_outputs.grammar ")
+        with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as streamed:
+            *events, last, done = [json.loads(line[6:]) if line[6:] != "[DONE]" else "[DONE]"
+                                   for line in streamed.iter_lines() if line]  # fmt: skip
+        assert "".join(event["choices"][0]["text"] for event in events).startswith("abc")
+        assert (streamed.status_code, last["error"], done) == (200, error, "[DONE]")
+        assert [line for line in other.iter_lines() if line][-1] == "data: [DONE]", "nobody else is hurt"
+
+
 def test_the_openai_client_parses_what_it_asked_for(client: Any) -> None:
     parsed = client.chat.completions.parse(model="fake", messages=HELLO, response_format=Person, max_tokens=2000)
     assert isinstance(parsed.choices[0].message.parsed, Person)

@@ -221,7 +221,7 @@ class FakeExecutor:
             output = running.token_ids[request.num_prompt_tokens : context_length]
             allowed = self._grammars.find_allowed(request, output)
             if allowed is not None:
-                return self._fitting(context, allowed, seed)
+                return self._fitting(context, allowed, seed) if allowed else None
         is_early = context_length - request.num_prompt_tokens < request.sampling.min_tokens
         forbidden = request.stop_token_ids if is_early else frozenset[int]()
         if request.sampling.has_edits:

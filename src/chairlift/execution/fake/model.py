@@ -54,5 +54,5 @@ def allowed_token(
 
 
 def fitting_token(context: Sequence[int], allowed: Sequence[int], seed: int) -> int:
-    """Return one of the allowed tokens, again by hash; 0 if there are none, since nothing can say so here."""
-    return allowed[next_token(context, len(allowed), seed)] if allowed else 0
+    """Return one of the allowed tokens, again by hash; there must be one."""
+    return allowed[next_token(context, len(allowed), seed)]
