@@ -37,6 +37,11 @@ class ModelSettings:
         "q4 round to 8 or 4 bits per 32 inputs on loading; none computes with floats whatever is stored.",
         choices=("auto", "none", "int8", "q4"),
     )
+    deterministic: bool = setting(
+        False,
+        "Refuse to start unless a request's tokens are the same whatever else is in its batch: the C++ kernels in "
+        "float32, with weights and KV in any numbers.",
+    )
     max_model_len: int | None = setting(
         None,
         "Prompt plus output tokens of one request at most; what the model was trained for if absent.",

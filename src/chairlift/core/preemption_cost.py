@@ -128,13 +128,18 @@ class PreemptionCosts:
         return 2 * self.copy_ns(num_pages) + self.recompute_ns(num_lost_tokens, computed - num_lost_tokens)
 
     def choose(self, loss: Loss, situation: Situation) -> tuple[PreemptionMode, float]:
-        """Return the cheapest way and its cost; the simpler one if two cost the same."""
+        """Return the cheapest way and its cost, and recomputing unless another way saves more than one page of tokens.
+
+        A request's last tokens, which fill no page, are always computed again. It is not for their sake that thousands
+        of pages stay with a request that waits, and out of reach of the prefix cache.
+        """
         best: PreemptionMode = "recompute"
         best_ns = self.price(best, loss, situation)
+        margin_ns = self.recompute_ns(self._page_size, loss.num_computed_tokens)
         other_modes: tuple[PreemptionMode, ...] = ("tail", "swap") if situation.num_free_host_pages else ("tail",)
         for mode in other_modes:
             cost_ns = self.price(mode, loss, situation)
-            if cost_ns < best_ns:
+            if cost_ns < best_ns - (margin_ns if best == "recompute" else 0.0):
                 best, best_ns = mode, cost_ns
         return best, best_ns
 

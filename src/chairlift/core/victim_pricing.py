@@ -96,10 +96,11 @@ class VictimPricing:
         )
 
     def _num_found_again(self, request: RequestView, num_shared: int) -> int:
-        """How many of its own pages will still be in the prefix tree: all, unless somebody takes them for use."""
+        """How many of its own pages will still be in the prefix tree: all that nobody takes for use.
+
+        Pages given up last are taken last, so only the needs of those count that come before the request does again:
+        each as much as the one that needs pages now.
+        """
         num_cached = max(0, request.num_published_pages - num_shared)
-        if self._num_needed_pages == 0:
-            return num_cached
-        if self._situation.is_pool_wanted:
-            return 0
-        return max(0, num_cached - self._num_needed_pages)
+        num_takers = max(1, self._situation.num_waiting_before) if self._situation.is_pool_wanted else 1
+        return max(0, num_cached - self._num_needed_pages * num_takers)

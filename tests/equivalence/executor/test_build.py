@@ -11,7 +11,7 @@ from chairlift.config.sections import CacheSettings, ModelSettings
 from chairlift.errors import ConfigurationError
 from chairlift.execution.torch_backend import build, device, numbers
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
-from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels
+from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels, plain_kernels
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 from tests.equivalence.tiny_models import save_tiny_model
 
@@ -113,3 +113,14 @@ def test_container_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_system_memory_is_read() -> None:
     assert device.available_memory_bytes() > 2**20
+
+
+def test_deterministic_means_kernels_that_do_not_care_for_company(
+    source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert built(source, CacheSettings(), dtype="auto", deterministic=True).dtype == "float32"
+    with pytest.raises(ConfigurationError, match="leave out --dtype bfloat16"):
+        built(source, CacheSettings(), dtype="bfloat16", deterministic=True)
+    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, threads, _: plain_kernels(dtype, threads))
+    with pytest.raises(ConfigurationError, match=r"needs the C\+\+ kernels, .* would run with plain torch kernels"):
+        built(source, CacheSettings(), deterministic=True)

@@ -185,14 +185,26 @@ def test_take_rows(kernels: EagerKernels) -> None:
     assert torch.equal(kernels.take_rows(x, rows), x[rows])
 
 
+def by_input(kv: torch.Tensor) -> torch.Tensor:
+    """``[2, P, G, p, d] -> [2, P, G, p * d]``: keys number by number, values token by token."""
+    keys, values = kv
+    return torch.stack((keys.transpose(-1, -2).flatten(-2), values.flatten(-2)))
+
+
+def by_token(numbers: torch.Tensor, page_size: int) -> torch.Tensor:
+    """The other way round."""
+    keys, values = numbers
+    return torch.stack((keys.unflatten(-1, (-1, page_size)).transpose(-1, -2), values.unflatten(-1, (page_size, -1))))
+
+
 def stored(kv: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Pages as the kernels keep them in a dtype, and as the numbers they stand for."""
     if dtype != torch.int8:
-        return kv.to(dtype), kv.to(dtype).float()
+        return by_input(kv.to(dtype)).view(kv.shape), kv.to(dtype).float()
     scale = kv.abs().amax(dim=-1, keepdim=True) / 127
     values = torch.round(kv / scale).nan_to_num()
-    pages = torch.cat((values.to(torch.int8), scale.view(torch.int8)), dim=-1)
-    return pages, values * scale
+    pages = torch.cat((by_input(values.to(torch.int8)), scale.view(torch.int8).flatten(-2)), dim=-1)
+    return pages.unflatten(-1, (kv.shape[3], -1)), values * scale
 
 
 @pytest.mark.parametrize(
@@ -251,9 +263,12 @@ def _page_tables(batch: ForwardBatch) -> list[torch.Tensor]:
 
 def kept_numbers(pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What pages stand for."""
+    page_size = pages.shape[3]
+    numbers = pages.flatten(-2)
     if dtype != torch.int8:
-        return pages.float()
-    return pages[..., :-4].float() * pages[..., -4:].contiguous().view(torch.float32)
+        return by_token(numbers.float(), page_size)
+    scales = numbers[..., -4 * page_size :].contiguous().view(torch.float32)
+    return by_token(numbers[..., : -4 * page_size].float(), page_size) * scales.unsqueeze(-1)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.int8])
@@ -293,6 +308,39 @@ def test_operations_are_computed_in_order_at_the_end(lazy_kernels: NativeKernels
         x = lazy_kernels.linear(x, packed)
     lazy_kernels.finish()
     assert torch.equal(x, first)
+
+
+@pytest.mark.parametrize("quantize", [quantize_q4, quantize_int8])
+def test_rounding_on_the_way_changes_nothing(
+    lazy_kernels: NativeKernels, quantize: Callable[[torch.Tensor], BlockWeight]
+) -> None:
+    """Norms and activations round what they return for the product that follows; a product by itself rounds it too."""
+    packed = lazy_kernels.pack_linear(quantize(torch.randn(96, 64)))
+    x, residual, gate_up, weight = (torch.randn(*shape) for shape in ((37, 64), (37, 64), (37, 128), (64,)))
+    for prepare in (
+        lambda: lazy_kernels.rms_norm(x, weight, 1e-5),
+        lambda: lazy_kernels.add_rms_norm(x, residual, weight, 1e-5),
+        lambda: lazy_kernels.silu_mul(gate_up),
+    ):
+        prepared = prepare()
+        product = lazy_kernels.linear(prepared, packed)
+        lazy_kernels.finish()
+        again = lazy_kernels.linear(prepared, packed)
+        lazy_kernels.finish()
+        assert torch.equal(product, again)
+
+
+def test_only_what_was_written_down_last_is_rounded_on_the_way(lazy_kernels: NativeKernels) -> None:
+    packed = lazy_kernels.pack_linear(quantize_q4(torch.randn(96, 64)))
+    x, weight = torch.randn(5, 64), torch.randn(64)
+    normed = lazy_kernels.rms_norm(x, weight, 1e-5)
+    lazy_kernels.finish()
+    expected = lazy_kernels.linear(normed, packed)
+    lazy_kernels.finish()
+    lazy_kernels.rms_norm(x, weight, 1e-5)
+    other = lazy_kernels.linear(normed, packed)
+    lazy_kernels.finish()
+    assert torch.equal(other, expected)
 
 
 def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ class Case:
     urgent: tuple[int, int, int]
     first_ms: int
     every_ms: int
+    num_prefixes: int = 0
+    """Prompts that urgent requests share, but for their last tokens, in turn; 0: all are different."""
     caching: bool = True
     admission: str = "reserve-prompt"
 
@@ -44,8 +46,9 @@ CASES = {
     "tail": Case(
         "llama-3.1-8b@h100", 7536, 8, (2, 60_000, 250), (20, 300, 4), 5500, 180, caching=False, admission="reserve-full"
     ),
-    # Two slots are taken by 60,000 tokens each, and whoever comes needs a slot and few pages.
-    "recompute": Case("llama-3.1-8b@h100", 9000, 2, (2, 60_000, 200), (20, 200, 4), 5500, 100),
+    # Four slots are taken by 60,000 tokens each. Whoever comes needs a slot, and one of four prompts of 250 pages to be
+    # cached: there is room for these only if those who wait for a slot give up some of their pages.
+    "recompute": Case("llama-3.1-8b@h100", 15_825, 4, (4, 60_000, 100), (60, 4_000, 4), 10_800, 60, num_prefixes=4),
 }
 
 
@@ -82,7 +85,10 @@ def run(name: str, mode: str) -> float:
             request_id = len(arrivals)
             sampling = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0.0)
             due_ms = 0 if tier else case.first_ms + number * case.every_ms
-            request = Request(request_id, [request_id + 1] * prompt, sampling, priority=tier)
+            content = request_id + 1
+            if tier == 0 and case.num_prefixes:
+                content = 1_000 + number % case.num_prefixes
+            request = Request(request_id, [content] * (prompt - 1) + [request_id + 1], sampling, priority=tier)
             heapq.heappush(arrivals, (due_ms * NS_PER_MS, request_id, request))
     while arrivals or scheduler.has_unfinished:
         while arrivals and arrivals[0][0] <= clock.now_ns:
@@ -98,8 +104,7 @@ def run(name: str, mode: str) -> float:
     [
         ("swap", "swap", ("recompute", "tail")),
         ("tail", "tail", ("recompute", "swap")),
-        # Who keeps all pages has lost nothing either: tail is as good there.
-        ("recompute", "recompute", ("swap",)),
+        ("recompute", "recompute", ("swap", "tail")),
     ],
 )
 def test_each_way_has_its_case(name, best, worse):

@@ -64,6 +64,11 @@ def build_executor(
         config: ModelConfig = checkpoint.config
         numbers = choose_numbers(model, checkpoint.is_quantized)
         kernel_set = make_cpu_kernels(numbers.dtype, num_threads, config.head_dim)
+        if model.deterministic and not kernel_set.is_batch_invariant:
+            kernel_set.close()
+            raise ConfigurationError(
+                f"--deterministic needs the C++ kernels, but this model would run with {kernel_set.description}"
+            )
         kv_dtype = choose_kv_dtype(cache.kv_cache_dtype, numbers, kernel_set.kv_dtypes)
         loaded = read_model(
             checkpoint, numbers.dtype, kernel_set.kernels, model.max_model_len, quantization=numbers.quantization

@@ -39,6 +39,8 @@ class CpuKernelSet:
     """Makes a model that is built on the kernels, and the rows of a step at most, into what the executor runs."""
     close: Callable[[], None]
     """Ends the kernels' threads."""
+    is_batch_invariant: bool = False
+    """Whether a row's results are the same, bit for bit, whatever rows are computed with it."""
 
 
 def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> CpuKernelSet:
@@ -63,6 +65,7 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
         native.kv_dtypes,
         lambda model, max_rows: RecordedModel(model, native, max_rows),
         kernels.close,
+        is_batch_invariant=True,
     )
 
 

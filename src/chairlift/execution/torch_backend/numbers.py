@@ -47,6 +47,10 @@ def choose_numbers(model: ModelSettings, is_quantized: bool) -> Numbers:
             )
         wants_blocks = False
     quantization = model.quantization if wants_blocks else "none"
+    if model.deterministic:
+        if model.dtype == "bfloat16":
+            raise ConfigurationError("--deterministic computes in float32; leave out --dtype bfloat16")
+        return Numbers(torch.float32, quantization)
     if model.dtype != "auto":
         return Numbers(_DTYPES[model.dtype], quantization)
     is_half = computes_bfloat16() and not wants_blocks

@@ -27,6 +27,8 @@ _ROUNDED = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
 _KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 _HEAD_SIZE_UNIT = 16
 _MAX_HEAD_SIZE = 1024
+_MATRIX = 2  # axes
+_NOT_ROUNDED = (0, 0, 0, 0)
 
 
 class _CannotRecord(Exception):
@@ -52,6 +54,7 @@ class NativeKernels:
         self._buffers = Buffers()
         self._runs: dict[int | None, AttentionRuns] = {}
         self._recording: Recording | None = None
+        self._roundable: tuple[int, int, int] | None = None
 
     kv_dtypes = frozenset(_KV_TYPES)
     """Numbers that KV pages may hold."""
@@ -233,11 +236,13 @@ class NativeKernels:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = self._buffers.empty(num_rows, width)
-        self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width)
+        self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width, *_NOT_ROUNDED)
+        self._may_round(out, 4)
         return out
 
     def finish(self) -> None:
         """Compute everything that was written down."""
+        self._roundable = None
         if self._recording is None:
             self._due.run()
 
@@ -248,6 +253,7 @@ class NativeKernels:
         """
         inputs = Inputs.of(num_rows)
         self._recording = recording = Recording()
+        self._roundable = None
         # Memory of its own: what a program writes to belongs to nobody else, not even between its runs.
         usual_buffers, self._buffers = self._buffers, Buffers()
         try:
@@ -256,7 +262,7 @@ class NativeKernels:
             self._due.take()
             return None
         finally:
-            self._recording = None
+            self._recording = self._roundable = None
             self._runs.clear()
             buffers, self._buffers = self._buffers, usual_buffers
         cut = Cut(self._block_sizes, _ROWS_PER_ITEM)
@@ -299,7 +305,10 @@ class NativeKernels:
             num_rows,
             width,
             float_bits(eps),
+            *_NOT_ROUNDED,
         )
+        if x.ndim == _MATRIX:
+            self._may_round(out, 9)
         return out
 
     def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -308,19 +317,16 @@ class NativeKernels:
         num_blocks = depth // BLOCK_SIZE
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
         scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
-        self._add_rows(
-            "round",
-            (num_rows, 1, 2),
-            x.data_ptr(),
-            x.stride(0),
-            num_rows,
-            depth,
-            8 * rounded.element_size(),
-            rounded.data_ptr(),
-            scales.data_ptr(),
-            sums.data_ptr(),
-        )
+        place = (8 * rounded.element_size(), rounded.data_ptr(), scales.data_ptr(), sums.data_ptr())
+        if self._roundable is not None and self._roundable[:2] == (self._due.count - 1, x.data_ptr()):
+            self._due.amend(self._roundable[2], *place)
+        else:
+            self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
         return rounded, scales, sums
+
+    def _may_round(self, out: torch.Tensor, argument: int) -> None:
+        """Remember that the operation just written down could round its result as well, and where that is said."""
+        self._roundable = (self._due.count - 1, out.data_ptr(), argument)
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""

@@ -12,12 +12,14 @@
 // run are never read, not even to be multiplied by zero: their memory may hold what is not a number.
 #pragma once
 
+#include <type_traits>
+
 #include "rows.h"
 
 namespace CHAIRLIFT_ISA {
 
 constexpr int64_t SEGMENT_TOKENS = 256;               // scored before their weights are used
-constexpr int64_t SCORE_STRIDE = SEGMENT_TOKENS + 16;  // scores are written by fours, and read by vectors
+constexpr int64_t SCORE_STRIDE = SEGMENT_TOKENS + 16;  // scores are written and read by vectors
 constexpr int64_t MAX_RUN_ROWS = 48;     // query heads times tokens; more only if a single token has them
 constexpr float LOWEST = -3.0e38f;
 
@@ -38,99 +40,118 @@ struct AttentionArguments {
   double scale;
 };
 
-// The four sums of the lanes of four vectors.
-inline void four_sums(vf a, vf b, vf c, vf d, float* out) {
-#if defined(__AVX2__) && !defined(CHAIRLIFT_WIDE)
-  __m256 ab = _mm256_hadd_ps((__m256)a, (__m256)b), cd = _mm256_hadd_ps((__m256)c, (__m256)d);
-  __m256 all_four = _mm256_hadd_ps(ab, cd);
-  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all_four), _mm256_extractf128_ps(all_four, 1)));
-#else
-  out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
-#endif
-}
-
 inline vf load_kv(const float* from) { return load(from); }
 inline vf load_kv(const uint16_t* from) { return load_bfloat(from); }
 inline vf load_kv(const int8_t* from) { return load_int8(from); }
 
-// scores[r][t] = queries[r] . keys[t] for R rows and four keys
-template <int R, typename Number>
-inline void dots_of_four(const float* queries, const char* keys, int64_t row_bytes, int64_t size, float* scores,
-                         int64_t stride) {
-  vf sums[R][4];
-#pragma GCC unroll 4
-  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = sums[r][2] = sums[r][3] = vf{};
-  for (int64_t i = 0; i < size; i += W) {
-    vf query[R];  // 12 sums, 3 queries and one key are all that 16 registers hold
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) query[r] = load(queries + r * size + i);
-#pragma GCC unroll 4
-    for (int t = 0; t < 4; t++) {
-      const vf key = load_kv((const Number*)(keys + t * row_bytes) + i);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; r++) sums[r][t] += query[r] * key;
+// Neighbouring tokens of one page.
+struct Page {
+  const char *keys, *values;  // of the whole page, and of the first of the tokens
+  int64_t count;
+  int64_t place;  // of the first one within the segment
+};
+
+// Up to W neighbouring tokens of one page.
+struct Strip {
+  const char* keys;
+  const char* scales;
+  int64_t place;
+};
+
+// scores[r][t] = queries[r] . keys[t] for R rows and S strips. Where a strip has fewer than W tokens, what follows in
+// memory stands in for the rest, and its scores are overwritten by the next strip or never looked at.
+template <int R, int S, typename Number>
+inline void score_tile(const float* queries, const Strip* const (&strips)[S], int64_t key_stride, int64_t size,
+                       float* scores) {
+  vf sums[R][S];
+  const Number* keys[S];
+#pragma GCC unroll 8
+  for (int s = 0; s < S; s++) keys[s] = (const Number*)strips[s]->keys;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int s = 0; s < S; s++) sums[r][s] = vf{};
+  for (int64_t i = 0; i < size; i++) {
+    // The fewer of queries and keys stay in registers beside the sums.
+    if constexpr (R < S) {
+      vf query[R];
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) query[r] = all(queries[r * size + i]);
+#pragma GCC unroll 8
+      for (int s = 0; s < S; s++) {
+        const vf key = load_kv(keys[s]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) sums[r][s] += key * query[r];
+      }
+    } else {
+      vf key[S];
+#pragma GCC unroll 8
+      for (int s = 0; s < S; s++) key[s] = load_kv(keys[s]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) {
+        const vf query = all(queries[r * size + i]);
+#pragma GCC unroll 8
+        for (int s = 0; s < S; s++) sums[r][s] += key[s] * query;
+      }
     }
+#pragma GCC unroll 8
+    for (int s = 0; s < S; s++) keys[s] += key_stride;
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; r++) four_sums(sums[r][0], sums[r][1], sums[r][2], sums[r][3], scores + r * stride);
+#pragma GCC unroll 8
+  for (int s = 0; s < S; s++) {
+    const vf scale = sizeof(Number) == 1 ? load((const float*)strips[s]->scales) : all(1.0f);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+      store(scores + r * SCORE_STRIDE + strips[s]->place, sizeof(Number) == 1 ? sums[r][s] * scale : sums[r][s]);
+  }
 }
 
-template <typename Number>
-inline void score_page(const float* queries, int64_t num_rows, const char* keys, int64_t count, int64_t row_bytes,
-                       int64_t size, float* scores) {
-  for (int64_t t = 0; t < count; t += 4) {
-    // A page's last keys may be fewer than four: then the last one stands in for those that are not there.
-    char last[4 * 4 * 1024];
-    const char* four = keys + t * row_bytes;
-    if (count - t < 4) {
-      for (int64_t i = 0; i < 4; i++) {
-        const int64_t key = i < count - t ? i : count - t - 1;
-        std::memcpy(last + i * row_bytes, four + key * row_bytes, row_bytes);
-      }
-      four = last;
-    }
-    float* to = scores + t;
-    int64_t row = 0;
-    for (; row + 3 <= num_rows; row += 3)
-      dots_of_four<3, Number>(queries + row * size, four, row_bytes, size, to + row * SCORE_STRIDE, SCORE_STRIDE);
-    if (num_rows - row == 2)
-      dots_of_four<2, Number>(queries + row * size, four, row_bytes, size, to + row * SCORE_STRIDE, SCORE_STRIDE);
-    else if (row < num_rows)
-      dots_of_four<1, Number>(queries + row * size, four, row_bytes, size, to + row * SCORE_STRIDE, SCORE_STRIDE);
+template <int R, typename Number>
+inline void score_rows(const float* queries, const Strip* strips, int64_t num_strips, int64_t key_stride, int64_t size,
+                       float* scores) {
+  constexpr int S = R == 1 ? 8 : R <= 3 ? 4 : 2;
+  for (int64_t first = 0; first < num_strips; first += S) {
+    const Strip* some[S];  // the last one again and again where there are fewer
+#pragma GCC unroll 8
+    for (int64_t s = 0; s < S; s++) some[s] = strips + (first + s < num_strips ? first + s : num_strips - 1);
+    score_tile<R, S, Number>(queries, some, key_stride, size, scores);
   }
 }
 
 // sums[r] += sum over t of weights[r][t] values[t], for R rows and C vectors of the head
 template <int R, int C, typename Number>
-inline void gather_tile(const float* weights, const char* values, int64_t count, int64_t row_bytes, int64_t size,
-                        float* sums, int64_t column) {
+inline void gather_tile(const float* weights, const Page* pages, int64_t num_pages, int64_t size, float* sums,
+                        int64_t column, bool is_first) {
   vf total[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) total[r][c] = load(sums + r * size + column + c * W);
-  for (int64_t t = 0; t < count; t++) {
-    const Number* row = (const Number*)(values + t * row_bytes) + column;
-    // The fewer of weights and values stay in registers beside the sums.
-    if constexpr (R < C) {
-      vf weight[R];
+  for (const Page* page = pages; page < pages + num_pages; page++) {
+    if (is_first && page + 1 < pages + num_pages) prefetch(page[1].values, page[1].count * size * sizeof(Number));
+    const Number* values = (const Number*)page->values + column;
+    const float* weight_of = weights + page->place;
+    for (int64_t t = 0; t < page->count; t++, values += size, weight_of++) {
+      if constexpr (R < C) {
+        vf weight[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) weight[r] = all(weights[r * SCORE_STRIDE + t]);
+        for (int r = 0; r < R; r++) weight[r] = all(weight_of[r * SCORE_STRIDE]);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; c++) {
-        const vf value = load_kv(row + c * W);
+        for (int c = 0; c < C; c++) {
+          const vf value = load_kv(values + c * W);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) total[r][c] += value * weight[r];
-      }
-    } else {
-      vf value[C];
+          for (int r = 0; r < R; r++) total[r][c] += value * weight[r];
+        }
+      } else {
+        vf value[C];
 #pragma GCC unroll 8
-      for (int c = 0; c < C; c++) value[c] = load_kv(row + c * W);
+        for (int c = 0; c < C; c++) value[c] = load_kv(values + c * W);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        const vf weight = all(weights[r * SCORE_STRIDE + t]);
+        for (int r = 0; r < R; r++) {
+          const vf weight = all(weight_of[r * SCORE_STRIDE]);
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) total[r][c] += value[c] * weight;
+          for (int c = 0; c < C; c++) total[r][c] += value[c] * weight;
+        }
       }
     }
   }
@@ -141,32 +162,70 @@ inline void gather_tile(const float* weights, const char* values, int64_t count,
 }
 
 template <int R, typename Number>
-inline void gather_rows(const float* weights, const char* values, int64_t count, int64_t row_bytes, int64_t size,
-                        float* sums) {
+inline void gather_rows(const float* weights, const Page* pages, int64_t num_pages, int64_t size, float* sums,
+                        bool is_first) {
   constexpr int C = R == 1 ? 8 : R <= 3 ? 4 : 2;
   int64_t column = 0;
   for (; column + C * W <= size; column += C * W)
-    gather_tile<R, C, Number>(weights, values, count, row_bytes, size, sums, column);
-  for (; column < size; column += W) gather_tile<R, 1, Number>(weights, values, count, row_bytes, size, sums, column);
+    gather_tile<R, C, Number>(weights, pages, num_pages, size, sums, column, is_first && column == 0);
+  for (; column < size; column += W) gather_tile<R, 1, Number>(weights, pages, num_pages, size, sums, column, is_first && column == 0);
+}
+
+// Calls body with 6 rows at a time, and with 3, 2 or 1 for the rest.
+template <typename Body>
+inline void by_rows(int64_t num_rows, Body body) {
+  int64_t row = 0;
+  for (; row + 6 <= num_rows; row += 6) body(std::integral_constant<int, 6>(), row);
+  for (; row + 3 <= num_rows; row += 3) body(std::integral_constant<int, 3>(), row);
+  if (num_rows - row == 2) body(std::integral_constant<int, 2>(), row);
+  if (num_rows - row == 1) body(std::integral_constant<int, 1>(), row);
+}
+
+constexpr int64_t STRIPS_AT_ONCE = 8;  // read from memory once for all rows
+
+// The tokens of a context that are scored before their weights are used, and where one head's numbers of them lie.
+struct Segment {
+  Page pages[SEGMENT_TOKENS];
+  Strip strips[SEGMENT_TOKENS];
+  float value_scales[SCORE_STRIDE];
+  int64_t num_pages, num_strips;
+};
+
+template <typename Number>
+inline void score(const AttentionArguments& a, const float* queries, int64_t num_rows, const Segment& segment,
+                  float* scores) {
+  const int64_t size = a.head_size;
+  // Each page is a piece of memory of its own, so only we know what is read next.
+  const Page *next = segment.pages, *end = next + segment.num_pages;
+  const auto prefetch_until = [&](int64_t place) {
+    for (; next < end && next->place < place; next++) prefetch(next->keys, a.page_size * size * sizeof(Number));
+  };
+  for (int64_t first = 0; first < segment.num_strips; first += STRIPS_AT_ONCE) {
+    const int64_t rest = segment.num_strips - first, count = rest < STRIPS_AT_ONCE ? rest : STRIPS_AT_ONCE;
+    const Strip* strips = segment.strips + first;
+    prefetch_until(rest < 2 * STRIPS_AT_ONCE ? SEGMENT_TOKENS : strips[2 * STRIPS_AT_ONCE - 1].place + 1);
+    by_rows(num_rows, [&](auto rows, int64_t row) {
+      score_rows<decltype(rows)::value, Number>(queries + row * size, strips, count, a.page_size, size,
+                                                scores + row * SCORE_STRIDE);
+    });
+  }
+  prefetch(segment.pages->values, segment.pages->count * size * sizeof(Number));
 }
 
 template <typename Number>
-inline void gather_page(const float* weights, int64_t num_rows, const char* values, int64_t count, int64_t row_bytes,
-                        int64_t size, float* sums) {
-  int64_t row = 0;
-  for (; row + 6 <= num_rows; row += 6)
-    gather_rows<6, Number>(weights + row * SCORE_STRIDE, values, count, row_bytes, size, sums + row * size);
-  for (; row + 3 <= num_rows; row += 3)
-    gather_rows<3, Number>(weights + row * SCORE_STRIDE, values, count, row_bytes, size, sums + row * size);
-  if (num_rows - row == 2)
-    gather_rows<2, Number>(weights + row * SCORE_STRIDE, values, count, row_bytes, size, sums + row * size);
-  else if (row < num_rows)
-    gather_rows<1, Number>(weights + row * SCORE_STRIDE, values, count, row_bytes, size, sums + row * size);
+inline void gather(const AttentionArguments& a, const float* weights, int64_t num_rows, const Segment& segment,
+                   float* sums) {
+  const int64_t size = a.head_size;
+  by_rows(num_rows, [&](auto rows, int64_t row) {
+    gather_rows<decltype(rows)::value, Number>(weights + row * SCORE_STRIDE, segment.pages, segment.num_pages, size,
+                                               sums + row * size, row == 0);
+  });
 }
 
-// Turn one row's scores into weights, 0 outside [low, high), and rescale what the row has summed so far.
-inline void weigh(float* scores, int64_t low, int64_t high, int64_t count, float* highest, float* total, float* sums,
-                  int64_t size) {
+// Turn one row's scores into weights, 0 outside [low, high), and rescale what the row has summed so far. Weights are
+// multiplied by their values' scales, if there are any.
+inline void weigh(float* scores, int64_t low, int64_t high, int64_t count, const float* value_scales, float* highest,
+                  float* total, float* sums, int64_t size) {
   low = low < 0 ? 0 : low > count ? count : low;
   high = high < low ? low : high > count ? count : high;
   const int64_t padded = (count + W - 1) / W * W;
@@ -180,7 +239,7 @@ inline void weigh(float* scores, int64_t low, int64_t high, int64_t count, float
   for (int64_t t = 0; t < padded; t += W) {
     const vf score = load(scores + t);
     const vf weight = score <= LOWEST ? vf{} : exponential(score - best);
-    store(scores + t, weight);
+    store(scores + t, value_scales ? weight * load(value_scales + t) : weight);
     sum_of_weights += weight;
   }
   const float shrink = *highest == best ? 1.0f : std::exp(*highest - best);
@@ -190,106 +249,63 @@ inline void weigh(float* scores, int64_t low, int64_t high, int64_t count, float
   *highest = best;
 }
 
-// Numbers of a page as float32 rows, for runs of so many rows that converting once pays.
-inline const char* widened_page(const char* page, int64_t kv_type, int64_t count, int64_t size, float* wide) {
-  const int64_t row_bytes = kv_row_bytes(kv_type, size);
-  for (int64_t t = 0; t < count; t++)
-    for (int64_t i = 0; i < size; i += W) {
-      const char* row = page + t * row_bytes;
-      const vf numbers =
-          kv_type == KV_BFLOAT16 ? load_bfloat((const uint16_t*)row + i) : load_int8((const int8_t*)row + i);
-      store(wide + t * size + i, numbers);
-    }
-  return (const char*)wide;
-}
-
-inline void score(const AttentionArguments& a, const float* queries, int64_t num_rows, const char* page, int64_t count,
-                  float* wide, float* scores) {
-  const int64_t size = a.head_size, row_bytes = kv_row_bytes(a.kv_type, size);
-  if (a.kv_type == KV_FLOAT32)
-    score_page<float>(queries, num_rows, page, count, row_bytes, size, scores);
-  else if (num_rows > 6)
-    score_page<float>(queries, num_rows, widened_page(page, a.kv_type, count, size, wide), count, 4 * size, size,
-                      scores);
-  else if (a.kv_type == KV_BFLOAT16)
-    score_page<uint16_t>(queries, num_rows, page, count, row_bytes, size, scores);
-  else
-    score_page<int8_t>(queries, num_rows, page, count, row_bytes, size, scores);
-  if (a.kv_type == KV_INT8)
-    for (int64_t t = 0; t < count; t++) {
-      float scale;
-      std::memcpy(&scale, page + t * row_bytes + size, 4);
-      for (int64_t row = 0; row < num_rows; row++) scores[row * SCORE_STRIDE + t] *= scale;
-    }
-}
-
-inline void gather(const AttentionArguments& a, float* weights, int64_t num_rows, const char* page, int64_t count,
-                   float* wide, float* sums) {
-  const int64_t size = a.head_size, row_bytes = kv_row_bytes(a.kv_type, size);
-  if (a.kv_type == KV_INT8)
-    for (int64_t t = 0; t < count; t++) {
-      float scale;
-      std::memcpy(&scale, page + t * row_bytes + size, 4);
-      for (int64_t row = 0; row < num_rows; row++) weights[row * SCORE_STRIDE + t] *= scale;
-    }
-  if (a.kv_type == KV_FLOAT32)
-    gather_page<float>(weights, num_rows, page, count, row_bytes, size, sums);
-  else if (num_rows > 6)
-    gather_page<float>(weights, num_rows, widened_page(page, a.kv_type, count, size, wide), count, 4 * size, size,
-                       sums);
-  else if (a.kv_type == KV_BFLOAT16)
-    gather_page<uint16_t>(weights, num_rows, page, count, row_bytes, size, sums);
-  else
-    gather_page<int8_t>(weights, num_rows, page, count, row_bytes, size, sums);
+// Look up where the tokens [start, stop) lie.
+inline void find_segment(const AttentionArguments& a, const Run& run, int64_t kv_head, int64_t start, int64_t stop,
+                         Segment& segment) {
+  const int64_t number_bytes = kv_number_bytes(a.kv_type), scales_offset = a.page_size * a.head_size * number_bytes;
+  const int64_t part_bytes = a.page_size * kv_token_bytes(a.kv_type, a.head_size);
+  segment.num_pages = segment.num_strips = 0;
+  for (int64_t token = start; token < stop;) {
+    const int64_t first = token % a.page_size, rest = stop - token;
+    const int64_t count = a.page_size - first < rest ? a.page_size - first : rest;
+    const char* keys = a.kv + (run.pages[token / a.page_size] * a.num_kv_heads + kv_head) * part_bytes;
+    const char *scales = keys + scales_offset, *values = keys + a.values_offset;
+    segment.pages[segment.num_pages++] = {keys, values + first * a.head_size * number_bytes, count, token - start};
+    for (int64_t t = first; t < first + count; t += W)
+      segment.strips[segment.num_strips++] = {keys + t * number_bytes, scales + 4 * t, token - start + t - first};
+    if (a.kv_type == KV_INT8)
+      std::memcpy(segment.value_scales + token - start, scales + a.values_offset + 4 * first, 4 * count);
+    token += count;
+  }
 }
 
 inline void attention_item(const int64_t* arguments, int64_t item) {
   const AttentionArguments& a = *(const AttentionArguments*)arguments;
   const Run& run = a.runs[item / a.num_kv_heads];
   const int64_t kv_head = item % a.num_kv_heads, size = a.head_size, num_rows = run.num_tokens * a.group;
-  const int64_t row_bytes = kv_row_bytes(a.kv_type, size);
-  const int64_t page_bytes = a.page_size * row_bytes, page_stride = a.num_kv_heads * page_bytes;
-  float* queries = scratch(num_rows * (2 * size + SCORE_STRIDE + 2) + SEGMENT_TOKENS * size);
+  float* queries = scratch(num_rows * (2 * size + SCORE_STRIDE + 2));
   float *sums = queries + num_rows * size, *scores = sums + num_rows * size;
-  float *highest = scores + num_rows * SCORE_STRIDE, *totals = highest + num_rows, *wide = totals + num_rows;
+  float *highest = scores + num_rows * SCORE_STRIDE, *totals = highest + num_rows;
   const float* q = a.q + run.first_row * a.q_stride + kv_head * a.group * size;
   for (int64_t token = 0; token < run.num_tokens; token++)
     for (int64_t i = 0; i < a.group * size; i++)
       queries[token * a.group * size + i] = q[token * a.q_stride + i] * (float)a.scale;
   for (int64_t i = 0; i < num_rows * size; i++) sums[i] = 0;
   for (int64_t row = 0; row < num_rows; row++) highest[row] = LOWEST, totals[row] = 0;
-  const char* head_kv = a.kv + kv_head * page_bytes;
-  const auto place_of = [&](int64_t token) {
-    return head_kv + run.pages[token / a.page_size] * page_stride + token % a.page_size * row_bytes;
-  };
-  const auto count_at = [&](int64_t token, int64_t stop) {  // tokens of one page
-    const int64_t end = (token / a.page_size + 1) * a.page_size;
-    return (end < stop ? end : stop) - token;
-  };
   const int64_t whole_pages = SEGMENT_TOKENS / a.page_size * a.page_size;
-  const int64_t segment = whole_pages ? whole_pages : SEGMENT_TOKENS;
+  const int64_t segment_tokens = whole_pages ? whole_pages : SEGMENT_TOKENS;
+  Segment segment;
+  const float* value_scales = a.kv_type == KV_INT8 ? segment.value_scales : nullptr;
   for (int64_t start = run.start; start < run.stop;) {
     // Segments begin at fixed positions too, even where a window begins within one.
-    const int64_t next_segment = (start / segment + 1) * segment;
+    const int64_t next_segment = (start / segment_tokens + 1) * segment_tokens;
     const int64_t stop = next_segment < run.stop ? next_segment : run.stop;
-    // Each page is a piece of memory of its own, so only we know what is read next: keys, then values.
-    for (int64_t first = start; first < stop;) {
-      const int64_t count = count_at(first, stop), next = first + count;
-      prefetch(next < stop ? place_of(next) : place_of(start) + a.values_offset, count * row_bytes);
-      score(a, queries, num_rows, place_of(first), count, wide, scores + first - start);
-      first = next;
+    find_segment(a, run, kv_head, start, stop, segment);
+    switch (a.kv_type) {
+      case KV_FLOAT32: score<float>(a, queries, num_rows, segment, scores); break;
+      case KV_BFLOAT16: score<uint16_t>(a, queries, num_rows, segment, scores); break;
+      default: score<int8_t>(a, queries, num_rows, segment, scores);
     }
     for (int64_t row = 0; row < num_rows; row++) {
       const int64_t position = run.first_position + row / a.group;
       const int64_t low = a.window > 0 ? position - a.window + 1 - start : 0;
-      weigh(scores + row * SCORE_STRIDE, low, position + 1 - start, stop - start, highest + row, totals + row,
-            sums + row * size, size);
+      weigh(scores + row * SCORE_STRIDE, low, position + 1 - start, stop - start, value_scales, highest + row,
+            totals + row, sums + row * size, size);
     }
-    for (int64_t first = start; first < stop;) {
-      const int64_t count = count_at(first, stop), next = first + count;
-      if (next < stop) prefetch(place_of(next) + a.values_offset, count * row_bytes);
-      gather(a, scores + first - start, num_rows, place_of(first) + a.values_offset, count, wide, sums);
-      first = next;
+    switch (a.kv_type) {
+      case KV_FLOAT32: gather<float>(a, scores, num_rows, segment, sums); break;
+      case KV_BFLOAT16: gather<uint16_t>(a, scores, num_rows, segment, sums); break;
+      default: gather<int8_t>(a, scores, num_rows, segment, sums);
     }
     start = stop;
   }

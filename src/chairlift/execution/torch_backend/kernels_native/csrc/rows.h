@@ -10,6 +10,7 @@
 namespace CHAIRLIFT_ISA {
 
 constexpr int64_t ROWS_PER_ITEM = 4;
+constexpr int64_t MAX_HEAD_SIZE = 1024;
 
 template <typename RowBody>
 inline void each_row(int64_t item, int64_t num_rows, RowBody body) {
@@ -17,12 +18,18 @@ inline void each_row(int64_t item, int64_t num_rows, RowBody body) {
   for (int64_t row = first; row < num_rows && row < first + ROWS_PER_ITEM; row++) body(row);
 }
 
+// Where the whole numbers of rows go.
+struct Rounded {
+  int64_t num_bits;  // 8 or 16; 0: nowhere
+  void* numbers;     // int8 or int16 [T, K]
+  float* scales;     // [K / 32, T]
+  float* sums;       // [K / 32, T]
+};
+
 struct RoundArguments {
   const float* x;
-  int64_t x_stride, num_rows, depth, num_bits;  // 8 or 16
-  void* rounded;                                // int8 or int16 [T, K]
-  float* scales;                                // [K / 32, T]
-  float* sums;                                  // [K / 32, T]
+  int64_t x_stride, num_rows, depth;
+  Rounded to;
 };
 
 // 0, or not a number if one of x is infinite or none.
@@ -51,19 +58,18 @@ inline void round_block(const float* x, Whole* rounded, float* scale, float* tot
   *total = sum_of_all * size;
 }
 
+inline void round_row(const float* x, const Rounded& to, int64_t row, int64_t num_rows, int64_t depth) {
+  float *scale = to.scales + row, *total = to.sums + row;
+  for (int64_t i = 0; i < depth; i += BLOCK, scale += num_rows, total += num_rows)
+    if (to.num_bits == 8)
+      round_block(x + i, (int8_t*)to.numbers + row * depth + i, scale, total, 127.0f);
+    else
+      round_block(x + i, (int16_t*)to.numbers + row * depth + i, scale, total, 32767.0f);
+}
+
 inline void round_item(const int64_t* arguments, int64_t item) {
   const RoundArguments& a = *(const RoundArguments*)arguments;
-  // Block by block over the item's rows, since scales of one block lie side by side.
-  for (int64_t b = 0; b < a.depth / BLOCK; b++)
-    each_row(item, a.num_rows, [&](int64_t row) {
-      const float* x = a.x + row * a.x_stride + b * BLOCK;
-      float *scale = a.scales + b * a.num_rows + row, *total = a.sums + b * a.num_rows + row;
-      const int64_t place = row * a.depth + b * BLOCK;
-      if (a.num_bits == 8)
-        round_block(x, (int8_t*)a.rounded + place, scale, total, 127.0f);
-      else
-        round_block(x, (int16_t*)a.rounded + place, scale, total, 32767.0f);
-    });
+  each_row(item, a.num_rows, [&](int64_t row) { round_row(a.x + row * a.x_stride, a.to, row, a.num_rows, a.depth); });
 }
 
 struct EmbedArguments {
@@ -109,9 +115,10 @@ struct NormArguments {
   float* out;
   int64_t num_rows, width;
   double eps;
+  Rounded rounded;
 };
 
-// residual += x if there is a residual; out = rms_norm(that)
+// residual += x if there is a residual; out = rms_norm(that), and out rounded if asked for
 inline void norm_item(const int64_t* arguments, int64_t item) {
   const NormArguments& a = *(const NormArguments*)arguments;
   const int64_t wide = a.width / W * W;
@@ -131,6 +138,7 @@ inline void norm_item(const int64_t* arguments, int64_t item) {
     float* out = a.out + row * a.width;
     for (int64_t i = 0; i < wide; i += W) store(out + i, load(x + i) * scale * load(a.weight + i));
     for (int64_t i = wide; i < a.width; i++) out[i] = x[i] * scale * a.weight[i];
+    if (a.rounded.num_bits) round_row(out, a.rounded, row, a.num_rows, a.width);
   });
 }
 
@@ -138,11 +146,12 @@ struct ActivationArguments {
   const float* gate_up;  // [T, 2 I]
   float* out;            // [T, I]
   int64_t num_rows, width;
+  Rounded rounded;
 };
 
 inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
 
-// out = silu(first half of each row) * second half
+// out = silu(first half of each row) * second half, and out rounded if asked for
 inline void silu_mul_item(const int64_t* arguments, int64_t item) {
   const ActivationArguments& a = *(const ActivationArguments*)arguments;
   const int64_t wide = a.width / W * W;
@@ -154,28 +163,52 @@ inline void silu_mul_item(const int64_t* arguments, int64_t item) {
       store(out + i, g / (1.0f + exponential(-g)) * load(up + i));
     }
     for (int64_t i = wide; i < a.width; i++) out[i] = silu(gate[i]) * up[i];
+    if (a.rounded.num_bits) round_row(out, a.rounded, row, a.num_rows, a.width);
   });
 }
 
-// How numbers lie in KV pages. One token of one head is a row: d numbers, and behind int8 ones their float32 scale.
+// How numbers lie in KV pages. A head's part of a page:
+//   keys    [d][p], so that a vector holds one number of W tokens
+//   values  [p][d]
+// and behind either, if they are int8, a float32 scale per token: [p].
 enum KVType : int64_t { KV_FLOAT32 = 0, KV_BFLOAT16 = 1, KV_INT8 = 2 };
 
-inline int64_t kv_row_bytes(int64_t kv_type, int64_t head_size) {
-  return kv_type == KV_FLOAT32 ? 4 * head_size : kv_type == KV_BFLOAT16 ? 2 * head_size : head_size + 4;
+inline int64_t kv_number_bytes(int64_t kv_type) { return kv_type == KV_FLOAT32 ? 4 : kv_type == KV_BFLOAT16 ? 2 : 1; }
+
+inline int64_t kv_token_bytes(int64_t kv_type, int64_t head_size) {
+  return kv_number_bytes(kv_type) * head_size + (kv_type == KV_INT8 ? 4 : 0);
 }
 
-inline void store_kv_row(int64_t kv_type, const float* from, char* to, int64_t size) {
+struct StoreAs {
+  int64_t first, stride;  // in numbers
+};
+
+template <typename Number>
+inline void place_numbers(const Number* from, char* part, StoreAs place, int64_t size) {
+  Number* to = (Number*)part + place.first;
+  if (place.stride == 1)
+    std::memcpy(to, from, sizeof(Number) * size);
+  else
+    for (int64_t i = 0; i < size; i++) to[i * place.stride] = from[i];
+}
+
+// Write one token's numbers to its head's part of a page.
+inline void store_token(int64_t kv_type, const float* from, char* part, StoreAs place, char* scale_place, int64_t size) {
   if (kv_type == KV_FLOAT32) {
-    std::memcpy(to, from, 4 * size);
+    place_numbers(from, part, place, size);
   } else if (kv_type == KV_BFLOAT16) {
-    for (int64_t i = 0; i < size; i += W) store_bfloat((uint16_t*)to + i, load(from + i));
+    uint16_t halves[MAX_HEAD_SIZE];
+    for (int64_t i = 0; i < size; i += W) store_bfloat(halves + i, load(from + i));
+    place_numbers(halves, part, place, size);
   } else {
+    int8_t bytes[MAX_HEAD_SIZE];
     vf peak = vf{};
     for (int64_t i = 0; i < size; i += W) peak = max(peak, absolute(load(from + i)));
     const float top = max(peak), factor = top > 0 ? 127.0f / top : 0;
     const float scale = top / 127.0f + not_finite(from, size);
-    for (int64_t i = 0; i < size; i += W) store_narrow((int8_t*)to + i, nearest(load(from + i) * factor));
-    std::memcpy(to + size, &scale, 4);
+    for (int64_t i = 0; i < size; i += W) store_narrow(bytes + i, nearest(load(from + i) * factor));
+    place_numbers(bytes, part, place, size);
+    std::memcpy(scale_place, &scale, 4);
   }
 }
 
@@ -184,7 +217,7 @@ struct RotateArguments {
   int64_t q_stride, k_stride, v_stride;
   const float *cosines, *sines;  // [positions, d / 2]
   const int64_t *positions, *kv_slots;
-  char* kv;  // [2, P, G, p, row]
+  char* kv;  // [2, P, G] heads' parts
   int64_t num_rows, num_heads, num_kv_heads, head_size, page_size, values_offset, kv_type;
 };
 
@@ -199,18 +232,22 @@ inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
 // Rotate queries and keys in place by halves; write keys and values to the pages.
 inline void rotate_item(const int64_t* arguments, int64_t item) {
   const RotateArguments& a = *(const RotateArguments*)arguments;
-  const int64_t half = a.head_size / 2, row_bytes = kv_row_bytes(a.kv_type, a.head_size);
+  const int64_t half = a.head_size / 2, num_numbers = a.page_size * a.head_size;
+  const int64_t scales_offset = num_numbers * kv_number_bytes(a.kv_type);
+  const int64_t part_bytes = a.page_size * kv_token_bytes(a.kv_type, a.head_size);
   each_row(item, a.num_rows, [&](int64_t row) {
     const float *cos = a.cosines + a.positions[row] * half, *sin = a.sines + a.positions[row] * half;
     for (int64_t head = 0; head < a.num_heads; head++)
       rotate(a.q + row * a.q_stride + head * a.head_size, cos, sin, half);
     const int64_t page = a.kv_slots[row] / a.page_size, offset = a.kv_slots[row] % a.page_size;
     for (int64_t head = 0; head < a.num_kv_heads; head++) {
-      char* to = a.kv + ((page * a.num_kv_heads + head) * a.page_size + offset) * row_bytes;
+      char* keys = a.kv + (page * a.num_kv_heads + head) * part_bytes;
+      char *values = keys + a.values_offset, *key_scale = keys + scales_offset + 4 * offset;
       float* key = a.k + row * a.k_stride + head * a.head_size;
       rotate(key, cos, sin, half);
-      store_kv_row(a.kv_type, key, to, a.head_size);
-      store_kv_row(a.kv_type, a.v + row * a.v_stride + head * a.head_size, to + a.values_offset, a.head_size);
+      store_token(a.kv_type, key, keys, {offset, a.page_size}, key_scale, a.head_size);
+      store_token(a.kv_type, a.v + row * a.v_stride + head * a.head_size, values, {offset * a.head_size, 1},
+                  key_scale + a.values_offset, a.head_size);
     }
   });
 }
