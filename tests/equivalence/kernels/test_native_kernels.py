@@ -132,12 +132,20 @@ def test_what_is_not_a_number_stays_in_its_row(
 
 
 @pytest.mark.parametrize("quantize", [quantize_q4, quantize_int8, None])
+@pytest.mark.parametrize(("outputs", "inputs"), [(96, 576), (208, 1536), (80, 800)])
+@pytest.mark.parametrize("has_bias", [False, True])
 def test_a_row_of_a_product_is_the_same_in_any_company(
-    kernels: EagerKernels, quantize: Callable[[torch.Tensor], BlockWeight] | None
+    kernels: EagerKernels,
+    quantize: Callable[[torch.Tensor], BlockWeight] | None,
+    outputs: int,
+    inputs: int,
+    has_bias: bool,
 ) -> None:
-    weight = torch.randn(96, 576)
-    packed = kernels.pack_linear(quantize(weight) if quantize else weight)
-    x = torch.randn(38, 576)
+    """Also where many rows have weights widened for them: in pairs of panels, and part by part of a long depth."""
+    weight = torch.randn(outputs, inputs)
+    bias = torch.randn(outputs) if has_bias else None
+    packed = kernels.pack_linear(quantize(weight) if quantize else weight, bias)
+    x = torch.randn(38, inputs)
     together = kernels.linear(x, packed)
     for row in (0, 17, 37):
         assert torch.equal(kernels.linear(x[row : row + 1], packed)[0], together[row])

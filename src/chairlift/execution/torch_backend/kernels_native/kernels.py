@@ -23,6 +23,8 @@ _ROWS_PER_ITEM = 4
 _MAX_TILE_ROWS = 6
 _CACHED_ROWS_BYTES = 128 * 1024
 _ITEMS_PER_THREAD = 8
+_PAIR = 2
+"""Panels that are computed together where there are many rows."""
 _ROUNDED = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
 _KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 _HEAD_SIZE_UNIT = 16
@@ -340,5 +342,6 @@ class NativeKernels:
         num_blocks = -(-num_rows // most_rows)
         even_share = -(-num_rows // num_blocks)
         rows = -(-even_share // _MAX_TILE_ROWS) * _MAX_TILE_ROWS
-        panels = max(1, num_panels * num_blocks // (self._num_threads * _ITEMS_PER_THREAD))
+        panels = num_panels * num_blocks // (self._num_threads * _ITEMS_PER_THREAD)
+        panels = max(1, panels if panels < _PAIR else panels // _PAIR * _PAIR)
         return rows, min(panels, num_panels)

@@ -80,6 +80,67 @@ inline void nibble_dots(const uint8_t* weights, const int8_t* const (&inputs)[R]
 #endif
 }
 
+// The same for weights that have a byte each (8 runs of 4 W bytes; run i has inputs 4 i ... 4 i + 3 of each output), of P
+// panels at once: inputs are spread once for all of them.
+template <int R, int P>
+inline void widened_nibble_dots(const uint8_t* const (&weights)[P], const int8_t* const (&inputs)[R], vi (&sums)[R][P]) {
+#if defined(__AVX512VNNI__) && defined(CHAIRLIFT_WIDE)
+  __m512i wide[R][P];
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) wide[r][p] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * NIBBLE_RUNS; i++) {
+    __m512i four[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) four[p] = _mm512_loadu_si512(weights[p] + 64 * i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const __m512i input = _mm512_set1_epi32(*(const Word*)(inputs[r] + 4 * i));
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++) {
+        wide[r][p] = _mm512_dpbusd_epi32(wide[r][p], four[p], input);
+        IN_THIS_ORDER(wide[r][p]);
+      }
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) sums[r][p] = (vi)wide[r][p];
+#elif defined(__AVX2__) && !defined(CHAIRLIFT_WIDE)
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i narrow[R][P];
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * NIBBLE_RUNS; i++) {
+    __m256i four[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) four[p] = _mm256_loadu_si256((const __m256i*)(weights[p] + 32 * i));
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const __m256i input = _mm256_set1_epi32(*(const Word*)(inputs[r] + 4 * i));
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++) {
+        const __m256i products = _mm256_maddubs_epi16(four[p], input);
+        narrow[r][p] = i == 0 ? products : _mm256_add_epi16(narrow[r][p], products);
+        IN_THIS_ORDER(narrow[r][p]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) sums[r][p] = (vi)_mm256_madd_epi16(narrow[r][p], ones);
+#else
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) {
+      sums[r][p] = vi{};
+      for (int i = 0; i < BLOCK; i++) {
+        vi column;
+        for (int n = 0; n < W; n++) column[n] = weights[p][4 * W * (i / 4) + 4 * n + i % 4];
+        sums[r][p] += column * (int32_t)inputs[r][i];
+      }
+    }
+#endif
+}
+
 // sums[r][n] = sum over the block of weights[n] (-127 ... 127) times inputs[r] (16 bits)
 template <int R>
 inline void byte_dots(const int8_t* weights, const int16_t* const (&inputs)[R], vi (&sums)[R]) {

@@ -11,6 +11,8 @@
 // that only the row itself decides.
 #pragma once
 
+#include <type_traits>
+
 #include "dots.h"
 
 namespace CHAIRLIFT_ISA {
@@ -38,6 +40,9 @@ struct LinearArguments {
 };
 
 constexpr int READ_AHEAD_BYTES = 2048;
+constexpr int64_t MIN_WIDE_ROWS = 16;    // from which widening a panel pays
+constexpr int64_t MAX_WIDE_BLOCKS = 24;  // of a pair of panels, beside which rows find room in the first-level cache
+constexpr int64_t WIDE_TILE_ROWS = 5;
 
 template <int R>
 inline void block_dots(const NibbleBlock* block, const int8_t* const (&x)[R], vi (&dots)[R]) {
@@ -137,6 +142,98 @@ struct Shape<FloatColumn> {
   static constexpr int64_t inputs = 1, outputs = 2 * W;
 };
 
+// A block of four-bit weights with a byte for each, for products with so many rows that widening once pays.
+struct WidenedBlock {
+  float scales[W];
+  float minimums[W];
+  uint8_t weights[BLOCK * W];
+};
+
+inline void widen(const NibbleBlock* from, WidenedBlock* to, int64_t num_blocks) {
+  for (int64_t b = 0; b < num_blocks; b++, from++, to++) {
+    store(to->scales, load_half(from->scales));
+    store(to->minimums, load_half(from->minimums));
+    for (int64_t run = 0; run < NIBBLE_RUNS; run++)
+      for (int64_t i = 0; i < 4 * W; i++) {
+        const uint8_t both = from->weights[4 * W * run + i];
+        to->weights[8 * W * run + i] = both & 15;
+        to->weights[8 * W * run + 4 * W + i] = both >> 4;
+      }
+  }
+}
+
+// A pair of panels' blocks [first, first + count), widened.
+struct WidenedPair {
+  const WidenedBlock* blocks;  // those of one panel, then those of the other
+  int64_t first, count, column;
+};
+
+// R rows times a part of two panels, in the same order as multiply_tile; sums of earlier parts lie in y.
+template <int R>
+inline void multiply_wide_tile(const WidenedPair& pair, const LinearArguments& a, int64_t row) {
+  constexpr int P = 2;
+  const int64_t y_stride = a.num_panels * W;
+  vf sums[R][P];
+  const int8_t* x[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    x[r] = (const int8_t*)a.x + (row + r) * a.x_stride + pair.first * BLOCK;
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) {
+      const int64_t column = pair.column + p * W;
+      sums[r][p] = pair.first ? load(a.y + (row + r) * y_stride + column) : a.bias ? load(a.bias + column) : vf{};
+    }
+  }
+  const float* scales = a.x_scales + pair.first * a.num_rows + row;
+  const float* totals = a.x_sums + pair.first * a.num_rows + row;
+  for (int64_t b = 0; b < pair.count; b++, scales += a.num_rows, totals += a.num_rows) {
+    const WidenedBlock *first = pair.blocks + b, *second = first + pair.count;
+    const WidenedBlock* const blocks[P] = {first, second};
+    const uint8_t* const weights[P] = {first->weights, second->weights};
+    vi dots[R][P];
+    widened_nibble_dots<R, P>(weights, x, dots);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const vf scale = all(scales[r]), total = all(totals[r]);
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++) {
+        sums[r][p] += (load(blocks[p]->scales) * scale) * __builtin_convertvector(dots[r][p], vf);
+        sums[r][p] += load(blocks[p]->minimums) * total;
+      }
+      x[r] += BLOCK;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) store(a.y + (row + r) * y_stride + pair.column + p * W, sums[r][p]);
+}
+
+// Rows [first, end) times a pair of panels.
+inline void multiply_pair(const NibbleBlock* panels, const LinearArguments& a, int64_t first, int64_t end, int64_t column) {
+  const int64_t num_blocks = a.depth / BLOCK, num_parts = (num_blocks + MAX_WIDE_BLOCKS - 1) / MAX_WIDE_BLOCKS;
+  const int64_t num_tiles = (end - first + WIDE_TILE_ROWS - 1) / WIDE_TILE_ROWS;
+  WidenedBlock* blocks = (WidenedBlock*)scratch(2 * MAX_WIDE_BLOCKS * (int64_t)(sizeof(WidenedBlock) / 4));
+  for (int64_t part = 0, start = 0; part < num_parts; part++) {
+    const int64_t count = (num_blocks - start + num_parts - part - 1) / (num_parts - part);
+    widen(panels + start, blocks, count);
+    widen(panels + num_blocks + start, blocks + count, count);
+    const WidenedPair pair = {blocks, start, count, column};
+    for (int64_t tile = 0, row = first; tile < num_tiles; tile++) {
+      const int64_t rows = (end - row + num_tiles - tile - 1) / (num_tiles - tile);
+      switch (rows) {
+        case 5: multiply_wide_tile<5>(pair, a, row); break;
+        case 4: multiply_wide_tile<4>(pair, a, row); break;
+        case 3: multiply_wide_tile<3>(pair, a, row); break;
+        case 2: multiply_wide_tile<2>(pair, a, row); break;
+        default: multiply_wide_tile<1>(pair, a, row);
+      }
+      row += rows;
+    }
+    start += count;
+  }
+}
+
 template <typename Block>
 inline void linear_item(const int64_t* arguments, int64_t item) {
   const LinearArguments& a = *(const LinearArguments*)arguments;
@@ -145,7 +242,12 @@ inline void linear_item(const int64_t* arguments, int64_t item) {
   const int64_t end_row = first_row + a.block_rows < a.num_rows ? first_row + a.block_rows : a.num_rows;
   const int64_t end_panel = first_panel + a.block_panels < a.num_panels ? first_panel + a.block_panels : a.num_panels;
   const int64_t num_tiles = (end_row - first_row + 5) / 6;
-  for (int64_t p = first_panel; p < end_panel; p++) {
+  int64_t p = first_panel;
+  if constexpr (std::is_same<Block, NibbleBlock>::value)
+    if (end_row - first_row >= MIN_WIDE_ROWS)
+      for (; p + 2 <= end_panel; p += 2)
+        multiply_pair((const Block*)a.panels + p * (a.depth / BLOCK), a, first_row, end_row, p * W);
+  for (; p < end_panel; p++) {
     const Block* panel = (const Block*)a.panels + p * (a.depth / Shape<Block>::inputs);
     int64_t row = first_row;
     for (int64_t tile = 0; tile < num_tiles; tile++) {
