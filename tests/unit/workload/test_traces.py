@@ -149,7 +149,7 @@ def test_either_file_of_servegen_names_the_pair(tmp_path: Path) -> None:
 
 
 def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="known formats: azure, mooncake"):
+    with pytest.raises(ConfigurationError, match=r"known formats: azure, mooncake.*your own .* input_length"):
         open_trace(written(tmp_path / "x.csv", "a,b,c\n"))
     with pytest.raises(ConfigurationError, match="cannot be read"):
         open_trace(tmp_path / "absent.csv")
@@ -175,6 +175,8 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
         '{"input_length": 600, "output_length": 2, "hash_ids": [1.5, 2.5]}\n',
         '{"input_length": 600, "output_length": 2, "hash_ids": [1, 2], "block_tokens": 0}\n',
         '{"timestamp": -1, "input_length": 5, "output_length": 2}\n',
+        '{"input_length": 5, "output_length": 2}\n{"timestamp": 9, "input_length": 5, "output_length": 2}\n',
+        '{"timestamp": 9, "input_length": 5, "output_length": 2}\n{"input_length": 5, "output_length": 2}\n',
         '{"timestamp": 1e16, "input_length": 5, "output_length": 2}\n',
         '{"input_length": 5, "output_length": 2}\n' + "[" * 100_000,
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97," + "9" * 200_000 + ",1\n",

@@ -108,4 +108,7 @@ def open_trace(path: Path) -> Trace:
     for name, reader in READERS.items():
         if reader.fits(first_line):
             return _Checked(reader(path), f"trace {path}, which looks like {name}, has lines that do not fit, or none")
-    raise ConfigurationError(f"trace {path} begins with {first_line[:80]!r}; known formats: {', '.join(READERS)}")
+    raise ConfigurationError(
+        f"trace {path} begins with {first_line[:80]!r}; known formats: {', '.join(READERS)}; "
+        "a trace of your own is JSON lines with input_length and output_length, and timestamp (ms) where known"
+    )

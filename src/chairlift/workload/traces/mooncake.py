@@ -53,13 +53,13 @@ class MooncakeTrace:
     @cached_property
     def _table(self) -> tuple[list[WorkRequest], int, bool]:
         rows: list[WorkRequest] = []
-        names, has_arrivals = _Names(), False
+        names, num_timed = _Names(), 0
         with open_text(self._path) as file:
             for line in file:
                 if not line.strip():
                     continue
                 row: dict[str, Any] = json.loads(line)
-                has_arrivals = "timestamp" in row
+                num_timed += "timestamp" in row
                 prompt, output = row["input_length"], row["output_length"]
                 if type(prompt) is not int or type(output) is not int:
                     raise ValueError(f"lengths must be whole numbers, got {prompt!r} and {output!r}")
@@ -70,7 +70,9 @@ class MooncakeTrace:
                 rows.append(WorkRequest(arrival_ns, max(1, prompt), max(1, output), runs))
         if not rows:
             raise ConfigurationError(f"trace {self._path} is empty")
-        return sorted(rows, key=lambda row: row.arrival_ns), len(names), has_arrivals
+        if num_timed not in (0, len(rows)):
+            raise ValueError(f"{num_timed} of {len(rows)} lines have a timestamp; all must have one, or none")
+        return sorted(rows, key=lambda row: row.arrival_ns), len(names), num_timed > 0
 
 
 class _Names:
