@@ -35,7 +35,12 @@ bench.add_command(compare)
 @click.argument("model", required=False)
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="w1", show_default=True, help="What to run.")
 @click.option(
-    "--num-requests", type=click.IntRange(1), default=128, show_default=True, help="Requests in the workload."
+    "--num-requests",
+    "--num-prompts",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Requests in the workload.",
 )
 @click.option("--num-runs", type=click.IntRange(1), default=1, show_default=True, help="Runs; the median is reported.")
 @click.option("--warmup/--no-warmup", default=True, show_default=True, help="Run a few requests before measuring.")

@@ -49,6 +49,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--dataset-path", type=click.Path(path_type=Path), help="File of trace, mt-bench and custom."),
     click.option(
         "--num-prompts",
+        "--num-requests",
         type=_COUNT,
         help=f"Requests in all.  [default: {DEFAULT_REQUESTS}; every prompt of mt-bench and custom]",
     ),

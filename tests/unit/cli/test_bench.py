@@ -13,6 +13,7 @@ from chairlift.benchmark.plan import LoadPlan
 from chairlift.benchmark.probe import Dialect
 from chairlift.benchmark.prompts import TextScale
 from chairlift.benchmark.wire import Wire
+from chairlift.cli.bench import offline
 from chairlift.cli.bench_load import is_chat_load, parse_goodput, read_plan
 from chairlift.cli.bench_serve import _target, _tenants, serve
 from chairlift.cli.main import cli
@@ -48,6 +49,13 @@ def test_without_a_rate_so_many_requests_are_kept_on_their_way() -> None:
     (stream,) = plan("--num-prompts", "20").workload.streams
     assert stream.concurrency == 20
     assert plan("--max-concurrency", "7").limits.max_concurrency is None
+
+
+def test_both_commands_take_the_number_of_requests_under_both_names() -> None:
+    for flag in ("--num-prompts", "--num-requests"):
+        assert flags(flag, "20")["num_prompts"] == 20
+        with offline.make_context("offline", [flag, "20"]) as context:
+            assert context.params["num_requests"] == 20
 
 
 def test_burstiness_is_the_shape_of_the_gamma_distribution() -> None:
