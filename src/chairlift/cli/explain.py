@@ -23,9 +23,9 @@ _TIMEOUT_S = 10.0
 def explain(request_id: str, url: str) -> None:
     """Say where the live request ID stands, and why it is not further.
 
-    ID is that of the answer, which the header X-Chairlift-Request-Id has before the answer is there, or the
-    X-Request-Id that the request was sent with, which only the key that sent it finds. Keys are taken from
-    CHAIRLIFT_ADMIN_API_KEY and CHAIRLIFT_API_KEY, and tried in this order.
+    ID is that of the answer, which the header X-Chairlift-Request-Id has before the answer is there. By the
+    X-Request-Id that it was sent with, a request is found only if it came with a key, and only with that key.
+    Keys are taken from CHAIRLIFT_ADMIN_API_KEY and CHAIRLIFT_API_KEY, and tried in this order.
     """
     settings = settings_from({})
     keys = [key for key in (settings.tenancy.admin_api_key, settings.server.api_key) if key]
