@@ -122,6 +122,7 @@ def test_messages_are_refused_in_their_own_shape(client: httpx.Client, crowded: 
 def test_the_engine_is_not_asked(client: httpx.Client, crowded: ServerProcess) -> None:
     """It is stopped, and could not answer. What it said last holds for a second, so a slow machine gets some tries."""
     engine = crowded.engine_process_id()
+    answer: httpx.Response | None = None
     with crowd(client, crowded, CAP):
         for _ in range(10):
             os.kill(engine, signal.SIGSTOP)
@@ -132,6 +133,7 @@ def test_the_engine_is_not_asked(client: httpx.Client, crowded: ServerProcess) -
                 continue
             finally:
                 os.kill(engine, signal.SIGCONT)
+        assert answer is not None
         assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
 
 

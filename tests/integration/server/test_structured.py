@@ -192,8 +192,8 @@ def test_a_grammar_that_cannot_go_on_ends_its_own_request_with_the_reason(http: 
         assert error["param"] == "structured_outputs.grammar"
         assert error["message"].startswith("the answer could not go on: structured_outputs.grammar ")
         with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as streamed:
-            *events, last, done = [json.loads(line[6:]) if line[6:] != "[DONE]" else "[DONE]"
-                                   for line in streamed.iter_lines() if line]  # fmt: skip
+            *pieces, done = [line.removeprefix("data: ") for line in streamed.iter_lines() if line]
+        *events, last = [json.loads(piece) for piece in pieces]
         assert "".join(event["choices"][0]["text"] for event in events).startswith("abc")
         assert (streamed.status_code, last["error"], done) == (200, error, "[DONE]")
         assert [line for line in other.iter_lines() if line][-1] == "data: [DONE]", "nobody else is hurt"

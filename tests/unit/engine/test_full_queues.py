@@ -1,5 +1,7 @@
 """What is said of full queues is what the gate does: never more, and where everybody is refused nothing less."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,11 +19,11 @@ from tests.unit.engine.test_queue_gate import busy, rig
 SHORT = Newcomer(3)
 
 
-def find(made: ClockedRig, now_ns: int = 0, **caps: object) -> tuple[FullQueue, ...]:
+def find(made: ClockedRig, now_ns: int = 0, **caps: Any) -> tuple[FullQueue, ...]:
     return FullQueueFinder(QueueSettings(**caps)).find(made.scheduler, now_ns)
 
 
-def refusal(made: ClockedRig, newcomer: Newcomer = SHORT, **caps: object) -> OverloadedError:
+def refusal(made: ClockedRig, newcomer: Newcomer = SHORT, **caps: Any) -> OverloadedError:
     with pytest.raises(OverloadedError) as raised:
         QueueGate(QueueSettings(**caps)).check(made.scheduler, newcomer)
     return raised.value
