@@ -52,8 +52,8 @@ def test_in_company_and_from_a_warm_cache(prompts: list[str], alone: Said) -> No
         assert said(llm, prompts[::-1]) == alone[::-1]
 
 
-def test_in_small_chunks_on_small_pages(prompts: list[str], alone: Said) -> None:
-    with LLM(**SETTINGS, kv_cache_memory="100MB", max_num_seqs=5, max_num_batched_tokens=13, page_size=5) as llm:
+def test_in_small_chunks(prompts: list[str], alone: Said) -> None:
+    with LLM(**SETTINGS, kv_cache_memory="100MB", max_num_seqs=5, max_num_batched_tokens=13) as llm:
         assert said(llm, prompts) == alone
 
 
