@@ -26,7 +26,7 @@ SAMPLING_COLUMNS = np.dtype(
         ("seed", np.uint64),
         ("logprobs", np.int64),  # alternatives wanted; NO_LOGPROBS where not even the token's own is
         ("prompt_logprobs", np.int64),
-        ("pooling", np.uint8),  # index in POOLINGS
+        ("pooling", np.int64),  # index in POOLINGS; as wide as others, for a record's size decides what torch can read
     ]
 )
 NO_LOGPROBS = -1

@@ -126,4 +126,4 @@ def block_ends(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _column(columns: NDArray[np.void], name: str) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(columns[name])).unsqueeze(1)
+    return torch.from_numpy(columns[name].copy()).unsqueeze(1)
