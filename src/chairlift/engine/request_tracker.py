@@ -29,7 +29,6 @@ from chairlift.errors import (
     InvalidRequestError,
     QueueTimeoutError,
 )
-from chairlift.observability.accounts import Account
 from chairlift.observability.request_record import RequestRecord
 
 _NS_PER_MS = 1e6
@@ -107,11 +106,6 @@ class RequestTracker:
     def live_choices(self) -> list[tuple[int, int]]:
         """Index and engine id of the choices that have not ended."""
         return [(processor.index, request_id) for request_id, processor in self._live.items()]
-
-    @property
-    def account(self) -> Account:
-        """The account that the request is counted on."""
-        return self._record.account
 
     def admitted(self, request_id: int, queue_ns: int) -> None:
         """A choice got its first slot after so long."""

@@ -97,11 +97,6 @@ class RequestRecord:
         series.choices.observe(num_choices)
         account.begin(num_choices)
 
-    @property
-    def account(self) -> Account:
-        """The account of its tier and tenant."""
-        return self._account
-
     def tell_end(self, when_ended: Callable[[RequestReport], None]) -> None:
         """Have the end of the last choice reported."""
         self._when_ended = when_ended
