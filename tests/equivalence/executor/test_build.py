@@ -13,14 +13,8 @@ from chairlift.execution.torch_backend import build, device, numbers
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels, plain_kernels
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
-from tests.equivalence.tiny_models import save_tiny_model
 
 PAGE_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # keys and values, layers, heads, head size, page size, float32
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
 
 
 def built(source: ModelSource, cache: CacheSettings, **model: object) -> BuiltExecutor:

@@ -14,7 +14,7 @@ from chairlift.core.outcome import RequestUpdate
 from chairlift.core.request import Request
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.execution.torch_backend.pooling import PooledRows, RunningPools
-from tests.equivalence.executor.test_logprobs import Run
+from tests.equivalence.executor.run import Run
 from tests.equivalence.tiny_models import load_reference, random_tokens, save_tiny_model
 from tests.harness import EventLog
 
@@ -44,16 +44,6 @@ class PooledRun(Run):
     @property
     def victims(self) -> set[int]:
         return {event.request_id for event in self.log.of(Preempted)}
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    return save_tiny_model(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture(scope="module")
-def reference(source: ModelSource) -> PreTrainedModel:
-    return load_reference(source)
 
 
 def expected(model: PreTrainedModel, token_ids: list[int], pooling: str) -> NDArray[np.float32]:

@@ -24,7 +24,7 @@ from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.masks import GrammarMasks
 from chairlift.structured.sources import choice_part, json_part, regex_part, whole
 from chairlift.structured.vocabulary import build_vocabulary
-from tests.equivalence.tiny_models import random_tokens, save_tiny_model
+from tests.equivalence.tiny_models import random_tokens
 
 SCHEMA = {
     "type": "object",
@@ -38,11 +38,6 @@ GRAMMARS = [
     whole(choice_part(["the first of them", "the second"]), "choice"),
     None,
 ]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    return save_tiny_model(tmp_path_factory.mktemp("llama"), "llama")
 
 
 def make_masks() -> GrammarMasks:

@@ -124,31 +124,30 @@ def test_a_second_signal_stops_at_once() -> None:
     assert not any("Traceback" in line for line in server.log)
 
 
+def assert_every_stream_fails_and_the_engine_comes_back(
+    server: ServerProcess, streams: list[OpenStream], number: signal.Signals
+) -> None:
+    """Once its process has got a signal."""
+    first = server.engine_process_id()
+    os.kill(first, number)
+    with ThreadPoolExecutor(len(streams)) as pool:
+        texts = list(pool.map(lambda stream: stream.read_until(b"[DONE]"), streams))
+    assert all(b'data: {"error":{"message":' in text and b"engine_unavailable" in text for text in texts)
+    wait_until(lambda: httpx.get(server.url + "/health").status_code == 200, within_s=30)
+    assert server.engine_process_id() != first
+    answer = httpx.post(server.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 3, "ignore_eos": True}).json()
+    assert answer["usage"]["completion_tokens"] == 3
+
+
 def test_killing_the_engine_ends_streams_with_an_error_and_it_comes_back() -> None:
     with ServerProcess() as server, open_streams(server, 8, LONG) as streams:
-        first = server.engine_process_id()
-        os.kill(first, signal.SIGKILL)
-        with ThreadPoolExecutor(8) as pool:
-            texts = list(pool.map(lambda stream: stream.read_until(b"[DONE]"), streams))
-        assert all(b'data: {"error":{"message":' in text and b"engine_unavailable" in text for text in texts)
-        wait_until(lambda: httpx.get(server.url + "/health").status_code == 200, within_s=30)
-        assert server.engine_process_id() != first
-        answer = httpx.post(server.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 3, "ignore_eos": True}).json()
-        assert answer["usage"]["completion_tokens"] == 3
+        assert_every_stream_fails_and_the_engine_comes_back(server, streams, signal.SIGKILL)
         assert server.metric("chairlift_engine_restarts_total") == 1
 
 
 def test_a_stopped_engine_is_noticed_and_every_request_has_its_end() -> None:
     with ServerProcess("--watchdog-timeout", "0.5") as server, open_streams(server, 8, LONG) as streams:
-        first = server.engine_process_id()
-        os.kill(first, signal.SIGSTOP)
-        with ThreadPoolExecutor(8) as pool:
-            texts = list(pool.map(lambda stream: stream.read_until(b"[DONE]"), streams))
-        assert all(b'data: {"error":{"message":' in text and b"engine_unavailable" in text for text in texts)
-        wait_until(lambda: httpx.get(server.url + "/health").status_code == 200, within_s=30)
-        assert server.engine_process_id() != first
-        answer = httpx.post(server.url + COMPLETIONS, json={"prompt": "x", "max_tokens": 3, "ignore_eos": True}).json()
-        assert answer["usage"]["completion_tokens"] == 3
+        assert_every_stream_fails_and_the_engine_comes_back(server, streams, signal.SIGSTOP)
         assert server.metric('chairlift_requests_finished_total{reason="error"}') == 8
         assert server.metric("chairlift_requests_received_total") == 9
 

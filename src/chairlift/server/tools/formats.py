@@ -66,8 +66,12 @@ class JsonCallScanner(Scanner):
         raise NotImplementedError
 
     def after_text(self) -> bool:
-        """State: behind what turned out to be no call."""
-        raise NotImplementedError
+        """State: behind what turned out to be no call; all the rest is text, unless a format looks for more calls."""
+        if not self.buffer:
+            return False
+        self.put_text(self.buffer)
+        self.buffer = ""
+        return True
 
 
 class HermesScanner(JsonCallScanner):
@@ -124,14 +128,6 @@ class LlamaScanner(JsonCallScanner):
         self.state = self.begin if self.buffer[0] in "{<" else self.after_text
         return True
 
-    def after_text(self) -> bool:
-        """State: the answer is text."""
-        if not self.buffer:
-            return False
-        self.put_text(self.buffer)
-        self.buffer = ""
-        return True
-
 
 class ListScanner(JsonCallScanner):
     """``[{"name": ..., "parameters": {...}}, ...]`` as the whole answer: what a grammar makes of any model."""
@@ -161,14 +157,6 @@ class ListScanner(JsonCallScanner):
         else:
             self.buffer = self.buffer.removeprefix("]")
             self.state = self.after_text
-        return True
-
-    def after_text(self) -> bool:
-        """State: text."""
-        if not self.buffer:
-            return False
-        self.put_text(self.buffer)
-        self.buffer = ""
         return True
 
 
