@@ -28,8 +28,11 @@ class StepBudget:
       every fourth step. Three of four steps are then as short as the decodes allow, and no budget can make them
       shorter: fewer slots (``--max-num-seqs``) can.
     - Until the latency model knows anything, prompts get one page beside decodes. After that a step has at most a
-      quarter more tokens than the largest of the last steps with prompts, and so takes at most about a quarter longer.
+      quarter more tokens than the largest of the last steps with both, and so takes at most about a quarter longer.
       Where the time of a step has a knee, the model may be wrong about what lies beyond it.
+    - After a step that took longer than the target, prompts get at most as much less than in it as it took too long:
+      what slows one step down (a neighbour on the machine, a wrong model) often slows the next one, too, and the model
+      follows only over some steps.
 
     The target is lowered by the model's usual error (at most a tenth) and by the time that passes between steps.
 
@@ -46,6 +49,8 @@ class StepBudget:
         self._duration_ns: int | None = None
         self._gap_ns = 0.0
         self._recent_tokens: deque[int] = deque(maxlen=_NUM_RECENT)
+        self._last_mixed = (0, 0)
+        """Duration and prompt tokens of the last step that had prompts and decodes."""
 
     @property
     def gap_ns(self) -> float:
@@ -75,6 +80,10 @@ class StepBudget:
         )
         if self._recent_tokens:
             fitting_tokens = min(fitting_tokens, int(max(self._recent_tokens) * _MOST_GROWTH))
+        duration_ns, num_prefill_tokens = self._last_mixed
+        if duration_ns > target_ms * _NS_PER_MS:
+            less_tokens = max(int(num_prefill_tokens * target_ms * _NS_PER_MS / duration_ns), _LEAST_TOKENS)
+            fitting_tokens = min(fitting_tokens, num_decodes + less_tokens)
         if fitting_tokens >= min(num_decodes + _LEAST_TOKENS, cap_tokens):
             self._num_denied = 0
             return min(fitting_tokens, cap_tokens)
@@ -96,8 +105,9 @@ class StepBudget:
     def committed(self, duration_ns: int, num_tokens: int, num_prefill_tokens: int) -> None:
         """A step of so many tokens took so long."""
         self._duration_ns = duration_ns
-        if num_prefill_tokens:
+        if 0 < num_prefill_tokens < num_tokens:
             self._recent_tokens.append(num_tokens)
+            self._last_mixed = duration_ns, num_prefill_tokens
 
     def paused(self) -> None:
         """There was nothing to plan: the time until the next step says nothing."""

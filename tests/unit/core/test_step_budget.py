@@ -157,3 +157,36 @@ def test_the_pause_between_steps_counts_and_idling_does_not() -> None:
     budget.paused()
     budget.planned(now_ns + 10_000 * MS)
     assert budget.gap_ns == pytest.approx(1 * MS, rel=0.01)
+
+
+def learned_budget(target_ms: float = TARGET_MS) -> StepBudget:
+    """Steps of 16 decodes and 64 prompt tokens that took exactly as long as the model then says."""
+    latency = StepLatencyModel()
+    budget = StepBudget(latency, page_size=16)
+    exact = step_time(6, 0.25, 0)
+    for number in range(64):
+        num_tokens = 16 if number % 2 else 80
+        duration_ns = round(exact(num_tokens, 0))
+        latency.observe(num_tokens, 0, duration_ns)
+        budget.committed(duration_ns, num_tokens, num_tokens - 16)
+    return budget
+
+
+def test_a_step_that_took_too_long_makes_the_next_one_proportionally_smaller() -> None:
+    budget = learned_budget()
+    usual = budget.limit_tokens(2048, TARGET_MS, 16, 0)
+    assert usual == pytest.approx(100, abs=2)  # the last steps had 80; a quarter more
+    budget.committed(round(1.6 * TARGET_MS * MS), 80, 64)
+    assert budget.limit_tokens(2048, TARGET_MS, 16, 0) == 16 + int(64 / 1.6)
+    # One without prompts says nothing of it; one that keeps within the target ends it.
+    budget.committed(round(1.6 * TARGET_MS * MS), 16, 0)
+    assert budget.limit_tokens(2048, TARGET_MS, 16, 0) == 16 + int(64 / 1.6)
+    budget.committed(round(0.9 * TARGET_MS * MS), 56, 40)
+    assert budget.limit_tokens(2048, TARGET_MS, 16, 0) == usual
+
+
+def test_a_step_without_decodes_does_not_say_how_many_tokens_may_go_beside_them() -> None:
+    budget = learned_budget()
+    usual = budget.limit_tokens(2048, TARGET_MS, 16, 0)
+    budget.committed(600 * MS, 2048, 2048)
+    assert budget.limit_tokens(2048, TARGET_MS, 16, 0) == usual

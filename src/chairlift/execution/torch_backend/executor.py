@@ -105,6 +105,7 @@ class TorchExecutor:
     def _run(self, plan: StepPlan) -> StepResult:
         started_ns = time.perf_counter_ns()
         self._batch.apply(plan)
+        self._kv_cache.reached(plan)
         self._kv_cache.host.copy(plan.swapped_out, plan.swapped_in)
         self._kv_cache.copy_pages(plan.copies)
         batch, read = self._batch.rows(plan)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from chairlift.core.step_plan import PageCopy
+from chairlift.core.step_plan import PageCopy, StepPlan
 from chairlift.execution.torch_backend.host_cache import HostCache
+from chairlift.execution.torch_backend.memory_ahead import MemoryAhead, regions_of
 
 _CACHE_LINE_BYTES = 64
 _SCALE_BYTES = 4
@@ -47,7 +48,7 @@ class KVShape:
 class KVCache:
     """KV pages of all layers; ``layers[i]`` is ``[2, P, G, p, row]``, keys first. ``host`` is the tier beside them.
 
-    On a CPU the memory is reserved at once but taken from the system only when a page is first written.
+    On a CPU the memory is reserved at once but taken from the system only shortly before a page is first written.
     """
 
     def __init__(self, shape: KVShape, num_pages: int, device: torch.device, *, num_host_pages: int = 0) -> None:
@@ -55,9 +56,17 @@ class KVCache:
         self.num_pages = num_pages
         self.layers = _pages(shape, num_pages, device)
         self.host = HostCache(self.layers, _pages(shape, num_host_pages, torch.device("cpu")), device)
+        self._ahead = MemoryAhead([region for layer in self.layers for region in regions_of(layer)])
+        self._ahead.reached(0)
+
+    def reached(self, plan: StepPlan) -> None:
+        """A step is about to be run that may write the pages which this plan names."""
+        last = max((max(new.pages, default=0) for new in plan.new), default=0)
+        self._ahead.reached(max((max(growth.pages, default=0) for growth in plan.grown), default=last))
 
     def close(self) -> None:
         """Free the memory."""
+        self._ahead.close()
         self.host.close()
         self.layers.clear()
 
