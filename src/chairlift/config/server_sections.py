@@ -173,3 +173,9 @@ class AnswerSettings:
         "Seconds that a request may wait for its grammar to be compiled; then it is answered 400.",
         bounds=(0.01, 600.0),
     )
+    grammar_step_time: float = setting(
+        0.1,
+        "Seconds of a processor that the grammar of a request may take in one step, all its choices together, and a "
+        "tenth of it in every step for long; a request that needs more ends with an error.",
+        bounds=(0.001, 60.0),
+    )

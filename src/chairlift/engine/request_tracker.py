@@ -180,7 +180,7 @@ class RequestTracker:
         if self._grammar is not None:
             return InvalidRequestError(
                 f"the answer could not go on: {self._grammar.param} and other fields of the request permit no token "
-                "that could come next, or what they permit takes more work to find out than a step may cost",
+                "that could come next, or to find out what they permit takes longer than --grammar-step-time allows",
                 param=self._grammar.param,
             )
         if self._rules_out:

@@ -16,23 +16,56 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import ChairliftError, InvalidRequestError
-from chairlift.structured.sources import GBNF_KEY
+from chairlift.structured.sources import WRITTEN_KEY
+from chairlift.structured.threads import Task, TaskThreads
 
 MAX_COMPILED = 256
 """Compiled grammars that are kept for the next request that asks for the same."""
 
 _NUM_THREADS = 2
+_NS_PER_S = 1e9
 _MAX_ERROR_CHARS = 300
 
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 30_000,
     "step_max_items": 10_000,
-    "max_lexer_states": 50_000,
-    "max_items_in_row": 2_000,
-    "max_grammar_size": 500_000,
+    "max_lexer_states": 20_000,
+    "max_items_in_row": 5_000,
+    "max_grammar_size": 100_000,
 }
-"""So that the mask of one step takes about a tenth of a second at the very worst, and a thousand times less usually."""
+"""So that no mask takes long, with room for the schemas of 512 tools; a lexer's states take a kilobyte or two each."""
+
+_LIMITS_OF_WRITTEN: dict[str, Any] = {
+    **_LIMITS,
+    "step_max_items": 5_000,
+    "max_items_in_row": 1_000,
+    "max_grammar_size": 4_000,
+}
+"""Of grammars that somebody wrote: only they can be so ambiguous that a row costs the cube of its items. That of C has
+less than 200 symbols."""
+
+_TRIAL_STEPS = 5
+"""The first mask may take what so many steps may, as nobody else waits for it."""
+
+
+class CompiledGrammar:
+    """What matchers begin from. They share what they find out about the grammar, and wait for each other for it."""
+
+    __slots__ = ("_beginning", "first_mask", "is_lost", "is_written")
+
+    def __init__(self, beginning: llguidance.LLMatcher, first_mask: bytes, *, is_written: bool) -> None:
+        self._beginning = beginning
+        self.is_written = is_written
+        """Whether somebody wrote a part of it by hand: limits alone do not keep the masks of such a grammar short."""
+        self.first_mask = first_mask
+        """What may come first, one bit a token: many choices begin at once, and all with this."""
+        self.is_lost = False
+        """Whether a matcher of it works on without an end, so that others would wait for it."""
+
+    def matcher(self) -> llguidance.LLMatcher:
+        """A matcher at the beginning of the grammar."""
+        return self._beginning.deep_copy()
 
 
 class GrammarCompiler:
@@ -43,6 +76,7 @@ class GrammarCompiler:
             comes.
         max_bytes: size of a grammar's text at most.
         timeout_s: how long a request waits for its grammar at most.
+        step_time_s: of a processor, that the masks of a request may take in one step; any time if ``None``.
     """
 
     def __init__(
@@ -51,18 +85,20 @@ class GrammarCompiler:
         *,
         max_bytes: int,
         timeout_s: float,
+        step_time_s: float | None = None,
         end_tokens: Collection[int] = (),
     ) -> None:
         self.end_tokens = end_tokens
         """Set before the first grammar, by whoever learns them from the model."""
         self.timeout_s = timeout_s
+        self.mask_limit_ns = None if step_time_s is None else int(step_time_s * _NS_PER_S)
         self._max_bytes = max_bytes
         self._load_vocabulary = load_vocabulary
         self._vocabulary: llguidance.LLTokenizer | None = None
         self._vocabulary_lock = Lock()
         self._lock = Lock()
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
-        self._pending: dict[str, Future[llguidance.LLMatcher]] = {}
+        self._compiled: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._pending: dict[str, Future[CompiledGrammar]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -70,7 +106,7 @@ class GrammarCompiler:
         """Tokens that masks tell about; 0 before the first grammar was compiled."""
         return 0 if self._vocabulary is None else self._vocabulary.vocab_size
 
-    def prepare(self, grammar: Grammar) -> "Future[llguidance.LLMatcher]":
+    def prepare(self, grammar: Grammar) -> "Future[CompiledGrammar]":
         """Begin to compile a grammar; its result need not be looked at, its exception is the refusal.
 
         Raises:
@@ -86,7 +122,7 @@ class GrammarCompiler:
             known = self._compiled.get(grammar.source)
             if known is not None:
                 self._compiled.move_to_end(grammar.source)
-                ready: Future[llguidance.LLMatcher] = Future()
+                ready: Future[CompiledGrammar] = Future()
                 ready.set_result(known)
                 return ready
             pending = self._pending.get(grammar.source)
@@ -99,15 +135,22 @@ class GrammarCompiler:
         pending.add_done_callback(lambda _: self._settle(grammar.source))
         return pending
 
-    def matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
-        """A matcher at the beginning of the grammar, compiled now if it was forgotten meanwhile.
+    def compiled(self, grammar: Grammar) -> CompiledGrammar:
+        """The compiled grammar, made now if it was forgotten meanwhile.
 
         Raises:
             InvalidRequestError: it is no grammar.
         """
         with self._lock:
             known = self._compiled.get(grammar.source)
-        return (known or self._compile(grammar)).deep_copy()
+        return known or self._compile(grammar)
+
+    def forget(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
+        """Have it compiled anew for the next request: nobody may wait for this one any more."""
+        compiled.is_lost = True
+        with self._lock:
+            if self._compiled.get(grammar.source) is compiled:
+                del self._compiled[grammar.source]
 
     def close(self) -> None:
         """Compile nothing more; what is being compiled is not waited for."""
@@ -120,25 +163,41 @@ class GrammarCompiler:
         with self._lock:
             self._pending.pop(source, None)
 
-    def _compile(self, grammar: Grammar) -> llguidance.LLMatcher:
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
         with self._vocabulary_lock:
             if self._vocabulary is None:
                 self._vocabulary = self._load_vocabulary(self.end_tokens)
-        matcher = llguidance.LLMatcher(
-            self._vocabulary, _translated(grammar), log_level=0, limits=llguidance.LLParserLimits(**_LIMITS)
-        )
+        text, is_written = _translated(grammar)
+        limits = llguidance.LLParserLimits(**(_LIMITS_OF_WRITTEN if is_written else _LIMITS))
+        matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
-        # The first mask finds out what the text alone does not say: that nothing fits, or that it costs too much.
-        trial = matcher.deep_copy()
-        trial.compute_bitmask()
-        if trial.is_error():
-            raise _refusal(grammar, trial.get_error())
+        first_mask = self._find_first_mask(grammar, matcher.deep_copy())
+        compiled = CompiledGrammar(matcher, first_mask, is_written=is_written)
         with self._lock:
-            self._compiled[grammar.source] = matcher
+            self._compiled[grammar.source] = compiled
             while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
-        return matcher
+        return compiled
+
+    def _find_first_mask(self, grammar: Grammar, matcher: llguidance.LLMatcher) -> bytes:
+        """Make the first mask, which finds out what the text alone does not say: that nothing fits, or what it costs.
+
+        Raises:
+            InvalidRequestError: nothing fits, or it costs too much.
+        """
+        # For want of a limit it is made here, by the thread that compiles.
+        limit_ns = None if self.mask_limit_ns is None else _TRIAL_STEPS * self.mask_limit_ns
+        found: list[bytes] = []
+        trial = Task([lambda: found.append(matcher.compute_bitmask())], limit_ns)
+        threads = TaskThreads(1, "chairlift-grammar-trial")
+        threads.run([trial])
+        threads.close()
+        if trial.is_given_up:
+            raise _refusal(grammar, "to find out what fits takes longer than --grammar-step-time allows")
+        if matcher.is_error():
+            raise _refusal(grammar, matcher.get_error())
+        return found[0]
 
 
 def find_error(preparation: "Future[Any]", grammar: Grammar) -> ChairliftError | None:
@@ -149,22 +208,26 @@ def find_error(preparation: "Future[Any]", grammar: Grammar) -> ChairliftError |
     return InvalidRequestError(f"{grammar.param} cannot be compiled: {type(error).__name__}", param=grammar.param)
 
 
-def _translated(grammar: Grammar) -> str:
-    if f'"{GBNF_KEY}"' not in grammar.source:
-        return grammar.source
+def _translated(grammar: Grammar) -> tuple[str, bool]:
+    """The text as the library takes it, and whether somebody wrote a part of it by hand."""
+    if f'"{WRITTEN_KEY}"' not in grammar.source:
+        return grammar.source, False
     document = json.loads(grammar.source)
+    is_written = False
     try:
         for part in document["grammars"]:
-            if GBNF_KEY in part:
-                part["lark_grammar"] = any_to_lark(part.pop(GBNF_KEY))
+            text = part.pop(WRITTEN_KEY, None)
+            if text is not None:
+                part["lark_grammar"] = any_to_lark(text) if "::=" in text else text
+                is_written = True
     except (GbnfToLarkError, RecursionError) as error:
         raise _refusal(grammar, str(error)) from error
-    return json.dumps(document)
+    return json.dumps(document), is_written
 
 
 def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:
-    # Behind the message stands the library's whole state.
-    words = " ".join(reason.partition("<state>")[0].split())
+    # Behind the message stands the library's whole state, or where it was.
+    words = " ".join(reason.partition("<state>")[0].partition("<backtrace>")[0].split())
     if words in {"NoExtensionBias", "NoExtension", ""}:
         words = "no text fits it"
     shown = words if len(words) <= _MAX_ERROR_CHARS else words[:_MAX_ERROR_CHARS] + "…"

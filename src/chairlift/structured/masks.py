@@ -6,20 +6,28 @@ begins a new matcher that reads that output.
 """
 
 import logging
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakValueDictionary
 
 import llguidance
-import llguidance.numpy
 import numpy as np
 from numpy.typing import NDArray
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import ChairliftError
-from chairlift.structured.compiler import GrammarCompiler
+from chairlift.structured.compiler import CompiledGrammar, GrammarCompiler
+from chairlift.structured.mask_budget import MaskBudget
+from chairlift.structured.threads import Task, TaskThreads
 
 logger = logging.getLogger(__name__)
 
 _BITS = 32
+_MAX_THREADS = 8
+_TOKENS_AT_ONCE = 64
+"""Read before it is looked at what they took: a request that comes back brings its whole output."""
 
 
 class GrammarState:
@@ -30,12 +38,17 @@ class GrammarState:
         output    [ num_read tokens, read by the matcher | new since the last mask )
     """
 
-    __slots__ = ("grammar", "matcher", "num_read")
+    __slots__ = ("budget", "compiled", "failure", "grammar", "matcher", "num_masks", "num_read")
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
+        self.compiled: CompiledGrammar | None = None
         self.matcher: llguidance.LLMatcher | None = None
+        self.budget: MaskBudget | None = None
+        self.failure: str | None = None
+        """Why no further mask is made."""
         self.num_read = 0
+        self.num_masks = 0
 
 
 class GrammarMasks:
@@ -43,7 +56,10 @@ class GrammarMasks:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._threads: llguidance.LLExecutor | None = None
+        self._threads = TaskThreads(min(_num_cores(), _MAX_THREADS), "chairlift-masks")
+        # By the grammar's identity: the choices of a request have the very same one. A budget keeps its grammar alive,
+        # so that no other one gets its address.
+        self._budgets: WeakValueDictionary[int, _RequestBudget] = WeakValueDictionary()
 
     def masks(self, rows: Sequence[tuple[GrammarState, Sequence[int]]]) -> NDArray[np.int32]:
         """One row of bits [R, W] for each state; bit ``t % 32`` of word ``t // 32`` allows token ``t``.
@@ -51,35 +67,120 @@ class GrammarMasks:
         Beside each state stands its output from ``num_read`` on. A row without any bit has failed: its grammar became
         too costly, or its output does not follow it.
         """
-        ready: list[tuple[llguidance.LLMatcher, int]] = []
-        for row, (state, new_tokens) in enumerate(rows):
-            matcher = self._advance(state, new_tokens)
-            if matcher is not None:
-                ready.append((matcher, row))
+        for state, _ in rows:
+            self._begin(state)
         bits = np.zeros((len(rows), -(-self._compiler.vocab_size // _BITS)), np.int32)
-        if self._threads is None:
-            self._threads = llguidance.LLExecutor()
-        if ready:
-            llguidance.numpy.fill_next_token_bitmask_par(self._threads, ready, bits)
-        for matcher, row in ready:
-            if matcher.is_error():
+        tasks = self._tasks(rows, bits)
+        self._threads.run([task for task, _ in tasks])
+        for task, states in tasks:
+            if task.is_given_up:
+                # The library still writes to its row.
+                bits = bits.copy()
+                self._abandon(states)
+        for row, (state, _) in enumerate(rows):
+            if state.failure is not None:
                 bits[row] = 0
-                logger.error("a grammar could not be followed: %s", matcher.get_error().partition("<state>")[0])
         return bits
 
-    def _advance(self, state: GrammarState, new_tokens: Sequence[int]) -> llguidance.LLMatcher | None:
-        if state.matcher is None:
-            try:
-                state.matcher = self._compiler.matcher(state.grammar)
-            except ChairliftError as error:
-                logger.error("a grammar could not be compiled again: %s", error.message)
-                return None
-        matcher = state.matcher
-        state.num_read += len(new_tokens)
+    def _begin(self, state: GrammarState) -> None:
+        if state.budget is None:
+            state.budget = self._budget_of(state.grammar)
+            state.num_masks = state.budget.num_steps
+        if state.matcher is not None or state.failure is not None:
+            return
+        try:
+            state.compiled = self._compiler.compiled(state.grammar)
+            state.matcher = state.compiled.matcher()
+        except ChairliftError as error:
+            _fail(state, f"could not be compiled again: {error.message}")
+
+    def _budget_of(self, grammar: Grammar) -> MaskBudget:
+        budget = self._budgets.get(id(grammar))
+        if budget is None:
+            budget = self._budgets[id(grammar)] = _RequestBudget(grammar, self._compiler.mask_limit_ns)
+        return budget
+
+    def _tasks(
+        self, rows: Sequence[tuple[GrammarState, Sequence[int]]], bits: NDArray[np.int32]
+    ) -> list[tuple[Task, list[GrammarState]]]:
+        """One task for each grammar: matchers of the same one share what they find out, and wait for each other."""
+        found: dict[int, tuple[CompiledGrammar, list[Callable[[], None]], list[GrammarState]]] = {}
+        for row, (state, new_tokens) in enumerate(rows):
+            state.num_read += len(new_tokens)
+            if state.compiled is None:
+                continue
+            if state.num_read == 0:
+                bits[row] = np.frombuffer(state.compiled.first_mask, np.int32)[: bits.shape[1]]
+                continue
+            _, pieces, states = found.setdefault(id(state.compiled), (state.compiled, [], []))
+            pieces.append(partial(_make_mask, state, new_tokens, bits[row]))
+            states.append(state)
+        limit_ns = self._compiler.mask_limit_ns
+        return [
+            (Task(pieces, limit_ns if compiled.is_written else None), states)
+            for compiled, pieces, states in found.values()
+        ]
+
+    def _abandon(self, states: Sequence[GrammarState]) -> None:
+        """A mask took too long: nobody may wait for this grammar again, which whoever works on it holds locked."""
+        for state in states:
+            if state.compiled is not None:
+                self._compiler.forget(state.grammar, state.compiled)
+            if state.failure is None:
+                _fail(state, "took more of a processor for a mask than --grammar-step-time allows")
+
+
+class _RequestBudget(MaskBudget):
+    __slots__ = ("grammar",)
+
+    def __init__(self, grammar: Grammar, step_ns: int | None) -> None:
+        super().__init__(step_ns)
+        self.grammar = grammar
+
+
+def _make_mask(state: GrammarState, new_tokens: Sequence[int], bits: NDArray[np.int32]) -> None:
+    """Read what is new, and write one row."""
+    matcher, budget = state.matcher, state.budget
+    if state.compiled is None or matcher is None or budget is None:
+        return
+    state.num_masks += 1
+    budget.begin(state.num_masks)
+    if state.compiled.is_lost or budget.is_spent:
+        _fail(state, "took more of a processor for its masks than --grammar-step-time allows")
+        return
+    _read(matcher, new_tokens, budget)
+    if budget.is_spent:
+        _fail(state, "took more of a processor for reading its output than --grammar-step-time allows")
+        return
+    start_ns = time.thread_time_ns()
+    if not matcher.is_error():
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+    budget.spend(time.thread_time_ns() - start_ns, num_masks=1)
+    if matcher.is_error():
+        _fail(state, matcher.get_error().partition("<state>")[0].strip())
+
+
+def _read(matcher: llguidance.LLMatcher, tokens: Sequence[int], budget: MaskBudget) -> None:
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
         # Once a grammar is complete only an end token can follow it, and what comes behind that is not looked at.
-        if new_tokens and not matcher.is_stopped():
-            matcher.consume_tokens(list(new_tokens))
-        return None if matcher.is_error() else matcher
+        if matcher.is_stopped() or budget.is_spent:
+            return
+        some = list(tokens[start : start + _TOKENS_AT_ONCE])
+        start_ns = time.thread_time_ns()
+        matcher.consume_tokens(some)
+        budget.spend(time.thread_time_ns() - start_ns, num_tokens=len(some))
+
+
+def _fail(state: GrammarState, reason: str) -> None:
+    state.failure = reason
+    state.matcher = state.compiled = None
+    logger.error("%s: a grammar could not be followed: %s", state.grammar.param, reason)
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def allowed_tokens(bits: NDArray[np.int32]) -> list[int]:

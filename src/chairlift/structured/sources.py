@@ -27,8 +27,8 @@ _JSON_OPTIONS: Mapping[str, Any] = {
 }
 
 
-GBNF_KEY = "gbnf"
-"""Part whose text is GBNF; it is translated to Lark where it is compiled."""
+WRITTEN_KEY = "written"
+"""Part whose text somebody wrote, in Lark's notation or in GBNF; where it is compiled it may cost less than others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,13 @@ def regex_part(pattern: str) -> Part:
 
 def choice_part(choices: Sequence[str]) -> Part:
     """One of these texts."""
-    return Part({"lark_grammar": "start: " + " | ".join(map(quote_text, choices)) + "\n"})
+    # As one terminal: alternatives of a rule would be followed one by one.
+    return Part({"lark_grammar": f"start: TEXT\nTEXT: {' | '.join(map(quote_text, choices))}\n"})
 
 
 def lark_part(text: str) -> Part:
     """A grammar in Lark's notation with a rule ``start``, or in GBNF (``root ::= ...``), which is translated."""
-    return Part({GBNF_KEY if "::=" in text else "lark_grammar": text})
+    return Part({WRITTEN_KEY: text})
 
 
 def quote_text(text: str) -> str:
