@@ -39,6 +39,7 @@ class MessagesTool(Part):
     name: str
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class MessagesToolChoice(Part):
@@ -124,7 +125,7 @@ def _tool(tool: MessagesTool, place: int) -> dict[str, Any]:
         raise InvalidRequestError(
             f"tools of type '{tool.type[:40]}' are not served, only functions", param=f"tools[{place}].type"
         )
-    function = {"name": tool.name, "parameters": tool.input_schema or {}}
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema or {}, "strict": tool.strict}
     if tool.description is not None:
         function["description"] = tool.description
     return {"type": "function", "function": function}

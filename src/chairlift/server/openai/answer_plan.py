@@ -15,6 +15,7 @@ from chairlift.server.tools.grammars import (
     Tool,
     calls_or_answer,
     forced_calls,
+    free_answer,
     held_answer,
     reasoning_rule,
 )
@@ -111,7 +112,9 @@ def find_tools(body: ChatBody) -> ToolRequest | None:
         return None
     if choice == "none":
         return None
-    tools = [Tool(tool.function.name, tool.function.parameters or {}) for tool in body.tools]
+    tools = [
+        Tool(tool.function.name, tool.function.parameters or {}, tool.function.strict is True) for tool in body.tools
+    ]
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequestError("two tools have the same name", param="tools")
     max_calls = 1 if body.parallel_tool_calls is False else None
@@ -145,11 +148,12 @@ def _with_grammar(
     quote, reasoning_text = reasoning
     if wanted is None or style is None:
         return sampling if found is None else replace(sampling, grammar=held_answer(found[0], reasoning_text, found[1]))
-    lark = None
-    if wanted.is_forced or found is not None:
-        lark = style.grammar(wanted.tools, wanted.max_calls or MAX_FORCED_CALLS, quote)
-    if lark is None:
-        return sampling
+    if not wanted.is_forced and found is None:
+        if style.free is None or not any(tool.is_strict for tool in wanted.tools):
+            return sampling
+        free = style.free(wanted.tools, wanted.max_calls, quote)
+        return replace(sampling, grammar=free_answer(free, reasoning_text, "tools"))
+    lark = style.grammar(wanted.tools, wanted.max_calls or MAX_FORCED_CALLS, quote)
     if not wanted.is_forced and found is not None:
         return replace(sampling, grammar=calls_or_answer(lark, found[0], reasoning_text, found[1]))
     if found is not None:

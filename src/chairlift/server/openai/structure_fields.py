@@ -51,7 +51,10 @@ class FunctionTool(Part):
     name: str = Field(pattern=_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments.")
-    strict: bool | None = Field(None, description="Arguments follow the schema where a call is forced.")
+    strict: bool | None = Field(
+        None,
+        description="Arguments follow the schema also where the model is free to call or not; forced calls always do.",
+    )
 
 
 class ToolDefinition(Part):

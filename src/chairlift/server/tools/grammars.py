@@ -18,10 +18,15 @@ MAX_FORCED_CALLS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call; ``parameters`` is a JSON schema."""
+    """A function that the model may call; ``parameters`` is a JSON schema, and ``is_strict`` says that the arguments
+    must follow it even where the model is free to call or not.
+    """
 
     name: str
     parameters: Mapping[str, Any]
+    is_strict: bool = False
+    takes_anything: bool = False
+    """Whether parameters that the schema does not name may stand among the tags of Qwen 3 Coder."""
 
 
 Quote = Callable[[str], str]
@@ -40,43 +45,53 @@ CallGrammar = Callable[[Sequence[Tool], int, Quote], Lark]
 """(tools, calls at most, how markers are written) -> one call or more."""
 
 
+FreeGrammar = Callable[[Sequence[Tool], int | None, Quote], Lark]
+"""(tools, calls at most, how markers are written) -> an answer that may call: its first rule is ``free``."""
+
+
 def hermes_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
     """``<tool_call>`` lines."""
-    calls = _repeated("call", max_calls, '"\\n"')
+    calls = repeated("call", max_calls, '"\\n"')
     start, end = quote("<tool_call>"), quote("</tool_call>")
-    rules = f'calls: {calls}\ncall: {start} "\\n" body "\\n" {end}\n{_json_bodies(tools, "arguments")}'
-    return Lark(rules, _argument_parts(tools))
+    rules = f'calls: {calls}\ncall: {start} "\\n" body "\\n" {end}\n{json_bodies(tools, "arguments")}'
+    return Lark(rules, argument_parts(tools))
 
 
 def llama_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
     """Bare objects, with semicolons between them."""
     del quote
-    rules = f"calls: {_repeated('body', max_calls, quote_text('; '))}\n{_json_bodies(tools, 'parameters')}"
-    return Lark(rules, _argument_parts(tools))
+    rules = f"calls: {repeated('body', max_calls, quote_text('; '))}\n{json_bodies(tools, 'parameters')}"
+    return Lark(rules, argument_parts(tools))
 
 
 def mistral_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
     """A list behind the marker."""
-    calls = _repeated("body", max_calls, quote_text(", "))
-    rules = f'calls: {quote("[TOOL_CALLS]")} "[" {calls} "]"\n{_json_bodies(tools, "arguments")}'
-    return Lark(rules, _argument_parts(tools))
+    calls = repeated("body", max_calls, quote_text(", "))
+    rules = f'calls: {quote("[TOOL_CALLS]")} "[" {calls} "]"\n{json_bodies(tools, "arguments")}'
+    return Lark(rules, argument_parts(tools))
 
 
 def list_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
     """A list."""
     del quote
-    calls = _repeated("body", max_calls, quote_text(", "))
-    return Lark(f'calls: "[" {calls} "]"\n{_json_bodies(tools, "parameters")}', _argument_parts(tools))
+    calls = repeated("body", max_calls, quote_text(", "))
+    return Lark(f'calls: "[" {calls} "]"\n{json_bodies(tools, "parameters")}', argument_parts(tools))
 
 
 def qwen3_coder_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> Lark:
     """Tags; parameters come in the order of the schema, and those that it does not require may be left out."""
-    parts: dict[str, Part] = {}
     start, end = quote("<tool_call>"), quote("</tool_call>")
+    inside = tagged_bodies(tools)
+    calls = repeated("call", max_calls, quote_text("\n"))
+    call = f'call: {start} "\\n<function=" inside "</function>\\n" {end}'
+    return Lark(f"calls: {calls}\n{call}\n{inside.rules}", inside.parts)
+
+
+def tagged_bodies(tools: Sequence[Tool]) -> Lark:
+    """Rules for ``inside``: what stands between ``<function=`` and ``</function>``."""
+    parts: dict[str, Part] = {}
     lines = [
-        f"calls: {_repeated('call', max_calls, quote_text(chr(10)))}",
-        f'call: {start} "\\n" body "</function>\\n" {end}',
-        f"body: {' | '.join(f'body_{index}' for index in range(len(tools)))}",
+        f"inside: {' | '.join(f'inside_{index}' for index in range(len(tools)))}",
         "text[lazy]: /(?s:.*)\\n<\\/parameter>\\n/",
     ]
     for index, tool in enumerate(tools):
@@ -93,14 +108,21 @@ def qwen3_coder_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> 
                 parts[name] = json_part(_with_definitions(schema, tool.parameters))
                 lines.append(f'{rule}: {opening} @{name} "\\n</parameter>\\n"')
             members.append(rule if key in required else f"{rule}?")
-        opening = quote_text(f"<function={tool.name}>\n")
-        lines.append(f"body_{index}: {opening} {' '.join(members)}")
+        if tool.takes_anything:
+            members.append('("<parameter=" /[^>\\n]+/ ">\\n" text)*')
+        opening = quote_text(f"{tool.name}>\n")
+        lines.append(f"inside_{index}: {opening} {' '.join(members)}")
     return Lark("\n".join(lines) + "\n", parts)
 
 
 def forced_calls(lark: Lark, reasoning: str | None, param: str) -> Grammar:
     """The grammar of an answer that consists of calls, behind its reasoning if it has any."""
     return _behind_reasoning("calls", lark.rules, lark.parts, reasoning, param)
+
+
+def free_answer(lark: Lark, reasoning: str | None, param: str) -> Grammar:
+    """The grammar of an answer that may call tools and must call them well, behind its reasoning if it has any."""
+    return _behind_reasoning("free", lark.rules, lark.parts, reasoning, param)
 
 
 def held_answer(part: Part, reasoning: str | None, param: str) -> Grammar:
@@ -130,11 +152,13 @@ def _behind_reasoning(rule: str, rules: str, parts: Mapping[str, Part], reasonin
     return compose(f"start: reasoning {rule}\n{rules}{reasoning}", parts, param)
 
 
-def _repeated(rule: str, max_times: int, separator: str) -> str:
+def repeated(rule: str, max_times: int, separator: str) -> str:
+    """Lark for a rule once or more, with a separator."""
     return rule if max_times == 1 else f"{rule} ({separator} {rule}){{0,{max_times - 1}}}"
 
 
-def _json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
+def json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
+    """Lark for ``body``: an object with the name of a tool and its arguments."""
     lines = [f"body: {' | '.join(f'body_{index}' for index in range(len(tools)))}"]
     for index, tool in enumerate(tools):
         opening = quote_text(f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{arguments_key}": ')
@@ -142,7 +166,8 @@ def _json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _argument_parts(tools: Sequence[Tool]) -> dict[str, Part]:
+def argument_parts(tools: Sequence[Tool]) -> dict[str, Part]:
+    """The arguments of each tool as grammars of their own."""
     return {f"arguments_{index}": json_part({"type": "object", **tool.parameters}) for index, tool in enumerate(tools)}
 
 

@@ -13,8 +13,10 @@ from chairlift.server.tools.formats import (
     LlamaScanner,
     MistralScanner,
 )
+from chairlift.server.tools.free_grammars import hermes_free, llama_free, mistral_free, qwen3_coder_free
 from chairlift.server.tools.grammars import (
     CallGrammar,
+    FreeGrammar,
     hermes_grammar,
     list_grammar,
     llama_grammar,
@@ -33,6 +35,7 @@ MakeScanner = Callable[[Sequence[str], Mapping[str, Any]], Scanner]
 class ToolFormat:
     """One way to write calls: how it is read, how a grammar forces it, and what marks it.
 
+    ``free`` is the grammar of an answer that may call; ``None`` where only a grammar makes a model call.
     ``markers`` may be special tokens, which the text must then show.
     """
 
@@ -40,16 +43,23 @@ class ToolFormat:
     scanner: MakeScanner
     grammar: CallGrammar
     markers: tuple[str, ...] = ()
+    free: FreeGrammar | None = None
 
 
-_HERMES = ToolFormat("hermes", lambda names, _: HermesScanner(names), hermes_grammar, (HERMES_START,))
+_HERMES = ToolFormat("hermes", lambda names, _: HermesScanner(names), hermes_grammar, (HERMES_START,), hermes_free)
 
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "hermes": _HERMES,
     "qwen3": _HERMES,
-    "qwen3_coder": ToolFormat("qwen3_coder", Qwen3CoderScanner, qwen3_coder_grammar, (FUNCTION_START,)),
-    "llama3_json": ToolFormat("llama3_json", lambda names, _: LlamaScanner(names), llama_grammar, (LLAMA_TAG,)),
-    "mistral": ToolFormat("mistral", lambda names, _: MistralScanner(names), mistral_grammar, (MISTRAL_START,)),
+    "qwen3_coder": ToolFormat(
+        "qwen3_coder", Qwen3CoderScanner, qwen3_coder_grammar, (FUNCTION_START,), qwen3_coder_free
+    ),
+    "llama3_json": ToolFormat(
+        "llama3_json", lambda names, _: LlamaScanner(names), llama_grammar, (LLAMA_TAG,), llama_free
+    ),
+    "mistral": ToolFormat(
+        "mistral", lambda names, _: MistralScanner(names), mistral_grammar, (MISTRAL_START,), mistral_free
+    ),
 }
 """By the names that ``--tool-call-parser`` takes, which are vLLM's."""
 
