@@ -36,7 +36,7 @@ class OfflineReport:
     model: str
     dtype: str
     quantization: str
-    """As it was asked for."""
+    """Of the weights: ``none``, ``stored`` (as the file has them), ``int8`` or ``q4``."""
     description: str
     """What the engine says of its numbers, kernels and memory."""
     output_tokens_per_s: float

@@ -76,12 +76,13 @@ def offline(  # noqa: PLR0913 - one parameter per flag
             "batching": llm.settings.scheduler.batching,
             "model": llm.model_info.name,
             "dtype": llm.model_info.dtype,
-            "quantization": llm.settings.model.quantization,
+            "quantization": llm.model_info.quantization,
             "description": llm.model_info.description,
         }
         reports = [measure(lambda work: _run(llm, work), items, labels) for _ in range(num_runs)]
+        numbers = llm.model_info.numbers
     report = sorted(reports, key=lambda one: one.output_tokens_per_s)[len(reports) // 2]
-    _show(report)
+    _show(report, numbers)
     if json_path == "-":
         click.echo(json.dumps(report.to_json()))
     elif json_path is not None:
@@ -117,12 +118,12 @@ def _run(llm: "LLM", items: Sequence[WorkItem]) -> OfflineMeasurement:
     )
 
 
-def _show(report: OfflineReport) -> None:
+def _show(report: OfflineReport, numbers: str) -> None:
     """Print a table on standard error, so that standard output can be JSON alone."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{report.workload}, {report.num_requests} requests, {report.model} in {report.dtype}")
+    table = Table(title=f"{report.workload}, {report.num_requests} requests, {report.model} in {numbers}")
     for column in ("batching", "slots", "output tok/s", "total tok/s", "slots useful", "steps", "seconds"):
         table.add_column(column, justify="right")
     table.add_row(

@@ -84,7 +84,7 @@ def calibrate(
     finally:
         built.executor.close()
     facts = MachineFacts(
-        name=f"{info.name} in {info.dtype}, measured",
+        name=f"{info.name} in {info.numbers}, measured",
         max_model_len=info.max_model_len,
         num_kv_tokens=info.num_pages * info.page_size,
         kv_bytes_per_token=built.page_bytes // info.page_size,

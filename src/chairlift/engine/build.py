@@ -62,6 +62,7 @@ class _LoadedModel:
     embedding_size: int
     eos_token_ids: frozenset[int]
     description: str
+    quantization: str = "none"
 
 
 def locate_model(settings: Settings) -> ModelSource | None:
@@ -97,7 +98,7 @@ def build_engine(
         ConfigurationError: the settings cannot work with it.
     """
     log = DecisionLogFile(Path(decision_log)) if decision_log is not None else None
-    compiler = _grammar_compiler(settings, source)
+    compiler = _grammar_compiler(settings, source, is_offline=is_offline)
     loaded = (
         _load_fake(settings, compiler)
         if source is None
@@ -125,6 +126,7 @@ def build_engine(
         num_pages=loaded.num_pages,
         page_size=cache_config.page_size,
         dtype=loaded.dtype,
+        quantization=loaded.quantization,
         vocab_size=loaded.vocab_size,
         embedding_size=loaded.embedding_size,
         eos_token_ids=loaded.eos_token_ids,
@@ -144,14 +146,19 @@ def _build_scheduler(
     return LoggedScheduler(scheduler, cache, write=log.write, secret=secrets.token_bytes(32), events=events)
 
 
-def _grammar_compiler(settings: Settings, source: ModelSource | None) -> GrammarCompiler:
+def _grammar_compiler(settings: Settings, source: ModelSource | None, *, is_offline: bool) -> GrammarCompiler:
     def load_vocabulary(end_tokens: Collection[int]) -> Any:
         # Only now: most engines are never asked for a grammar, and do without the tokenizer.
         tokenizer = build_tokenizer(source, settings.model.chat_template)
         return build_vocabulary(tokenizer, tokenizer.vocab_size, end_tokens)
 
+    answers = settings.answers
     return GrammarCompiler(
-        load_vocabulary, max_bytes=settings.answers.max_grammar_bytes, timeout_s=settings.answers.grammar_timeout
+        load_vocabulary,
+        max_bytes=answers.max_grammar_bytes,
+        timeout_s=answers.grammar_timeout,
+        # Whoever has the engine to themselves may wait for their own grammars.
+        step_time_s=None if is_offline else answers.grammar_step_time,
     )
 
 
@@ -196,6 +203,7 @@ def _load_torch(
         page_bytes=built.page_bytes,
         max_model_len=built.max_model_len,
         dtype=built.dtype,
+        quantization=built.quantization,
         vocab_size=built.vocab_size,
         embedding_size=built.embedding_size,
         eos_token_ids=built.eos_token_ids,

@@ -73,12 +73,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int
     page_size: int
     dtype: str
+    """Of activations, and of weights that are not quantized."""
+    quantization: str = "none"
+    """Of weights: ``none``, ``stored`` (as the file has them), ``int8`` or ``q4``."""
     vocab_size: int
     embedding_size: int
     eos_token_ids: frozenset[int]
     max_num_seqs: int
     max_num_batched_tokens: int
     description: str
+
+    @property
+    def numbers(self) -> str:
+        """What is computed with, in words: ``float32 with int8 weights``."""
+        weights = {"none": "", "stored": " with weights as stored, in 4 or 8 bits"}
+        return self.dtype + weights.get(self.quantization, f" with {self.quantization} weights")
 
     @property
     def num_token_slots(self) -> int:

@@ -103,16 +103,18 @@ def ms_until_deadline(request: Request, now_ns: int) -> float | None:
 
 def full_queue(scheduler: Scheduler, num_waiting: int, max_reqs: int) -> OverloadedError:
     """The refusal for the sake of ``--max-num-queued-reqs``."""
+    waiting = "1 request waits" if num_waiting == 1 else f"{num_waiting} requests wait"
     return OverloadedError(
-        f"{num_waiting} requests wait, and --max-num-queued-reqs is {max_reqs}; try again later",
+        f"{waiting}, and --max-num-queued-reqs is {max_reqs}; try again later",
         retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
     )
 
 
 def full_queue_of_tenant(scheduler: Scheduler, num_waiting: int, max_reqs: int) -> OverloadedError:
     """The refusal for the sake of a tenant's ``max_num_queued_reqs``."""
+    waiting = "1 request of this tenant waits" if num_waiting == 1 else f"{num_waiting} requests of this tenant wait"
     return OverloadedError(
-        f"{num_waiting} requests of this tenant wait, and its max_num_queued_reqs is {max_reqs} "
+        f"{waiting}, and its max_num_queued_reqs is {max_reqs} "
         "(--tenants); try again later",
         retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
     )

@@ -2,8 +2,10 @@
 
 import logging
 import reprlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from pydantic import ValidationError
@@ -103,12 +105,29 @@ def shorten(text: str) -> str:
 
 def invalid_body(error: ValidationError) -> InvalidRequestError:
     """The first thing that is wrong with a request body, naming the field as a client would write it."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return InvalidRequestError(f"the request body is not valid JSON: {first['msg']}")
     param = _field_path(first["loc"])
+    if first["type"] == "too_long" and isinstance(first["input"], list):
+        num_items = len(cast("list[Any]", first["input"]))
+        most = first.get("ctx", {}).get("max_length")
+        return InvalidRequestError(f"{param} has {num_items} items, but a request may have {most} there", param=param)
     quoted = "" if first["type"] == "missing" else f", got {_quote(first['input'])}"
     return InvalidRequestError(f"{param or 'the request body'}: {first['msg']}{quoted}", param=param)
+
+
+@contextmanager
+def blaming(field: str) -> Generator[None]:
+    """Say of this field what is said of ``prompt`` within: where a prompt is made of another field, its name is no
+    help to whoever sent the request.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        if error.param == "prompt":
+            error.param = field
+        raise
 
 
 async def handle_chairlift_error(_request: Request, error: Exception) -> Response:

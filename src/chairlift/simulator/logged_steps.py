@@ -15,6 +15,7 @@ from chairlift.errors import ConfigurationError
 from chairlift.simulator.fit import TimedStep
 from chairlift.simulator.latency.model import StepShape
 from chairlift.simulator.shapes import ShapeTracker
+from chairlift.workload.faults import in_words
 
 _SAMPLING = SamplingParams()
 _MOST_STEPS = 4000
@@ -97,7 +98,7 @@ def read_steps(entries: Iterable[Entry]) -> LoggedSteps:
         try:
             run.take(entry)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigurationError(f"entry {number} of the decision log does not fit: {error!r}") from error
+            raise ConfigurationError(f"entry {number} of the decision log does not fit: {in_words(error)}") from error
     if not found.steps:
         raise ConfigurationError("the decision log has no steps")
     return found

@@ -78,6 +78,21 @@ def test_a_batch_answers_as_the_endpoint_does(client: Any) -> None:
     assert batch.id in [one.id for one in client.batches.list()]
 
 
+def test_a_batch_makes_vectors_too(client: Any) -> None:
+    endpoint = "/v1/embeddings"
+    texts = [f"text {number}" for number in range(5)]
+    lines = [
+        {"custom_id": text, "method": "POST", "url": endpoint, "body": {"model": "fake", "input": text}}
+        for text in (*texts, "")
+    ]
+    batch = ended(client, start(client, lines, endpoint=endpoint))
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 1)
+    answers = results(client, batch.output_file_id)
+    direct = client.embeddings.create(model="fake", input=texts)
+    assert [answers[text]["body"]["data"][0]["embedding"] for text in texts] == [one.embedding for one in direct.data]
+    assert results(client, batch.error_file_id)[""]["body"]["error"]["param"] == "input"
+
+
 @pytest.mark.parametrize(
     ("lines", "code"),
     [

@@ -161,7 +161,7 @@ def test_a_full_tenant_keeps_nobody_else_out(client: httpx.Client, crowded: Serv
         answer = client.post(COMPLETIONS, json=SHORT, headers=bearer("sk-batch"))
         assert answer.status_code == 503
         assert answer.json()["error"]["message"] == (
-            "1 requests of this tenant wait, and its max_num_queued_reqs is 1 (--tenants); try again later"
+            "1 request of this tenant waits, and its max_num_queued_reqs is 1 (--tenants); try again later"
         )
         with streaming(client, {**SHORT, "stream": True}, "sk-search"):
             pass

@@ -87,7 +87,7 @@ def test_who_runs_beyond_a_lowered_number_of_slots_does_not_count_against_the_qu
     gate = QueueGate(QueueSettings(max_num_queued_reqs=1))
     gate.check(made.scheduler, SHORT)
     made.add(3, 100)
-    with pytest.raises(OverloadedError, match="1 requests wait, and --max-num-queued-reqs is 1"):
+    with pytest.raises(OverloadedError, match="1 request waits, and --max-num-queued-reqs is 1"):
         gate.check(made.scheduler, SHORT)
 
 

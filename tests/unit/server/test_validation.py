@@ -4,6 +4,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from chairlift.config.sections import ServerSettings
+from chairlift.errors import RequestTooLongError
 from chairlift.server.openai.requests import MAX_ITEMS, ChatBody, CompletionBody, DetokenizeBody
 from tests.unit.server.stub_engine import StubEngine, post, request
 
@@ -267,3 +268,25 @@ def test_items_beyond_the_most_are_not_even_made(model: type[BaseModel], body: s
 
 def test_a_prompt_beyond_the_model_length_is_too_long_whatever_its_ids_are() -> None:
     assert refused(COMPLETIONS, {"prompt": [-1] * 3000, "max_tokens": 0})["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": "x"}, "prompt"),
+        (CHAT, {"messages": HELLO}, "messages"),
+        ("/v1/responses", {"input": "x"}, "input"),
+        ("/v1/embeddings", {"input": "x"}, "input"),
+    ],
+)
+def test_what_the_engine_says_of_a_prompt_is_said_of_the_field_that_the_client_sent(
+    path: str, body: dict, param: str
+) -> None:
+    engine = StubEngine(refuse=lambda prompt: RequestTooLongError("too long", param="prompt"))
+    assert refused(path, body, engine=engine)["param"] == param
+
+
+def test_a_list_beyond_the_most_is_refused_with_both_numbers() -> None:
+    error = refused("/v1/embeddings", {"input": [""] * (MAX_ITEMS + 9)})
+    assert error["param"] == "input"
+    assert error["message"] == f"input has {MAX_ITEMS + 9} items, but a request may have {MAX_ITEMS} there"

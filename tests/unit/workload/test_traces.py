@@ -191,6 +191,28 @@ def test_lines_that_do_not_fit_are_the_files_fault(tmp_path: Path, text: str) ->
         read(trace)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"input_length": 5}', "the field output_length is missing"),
+        ('{"input_length": 5, "output_length": 2} 3', "no JSON: Extra data at character 40"),
+        ("[5, 2]", "a value has another form than the format says"),
+        ('{"input_length": 5, "output_length": 2.5}', "lengths must be whole numbers, got 5 and 2.5"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_words(tmp_path: Path, line: str, words: str) -> None:
+    good = '{"input_length": 5, "output_length": 2}\n'
+    with pytest.raises(ConfigurationError, match="has lines that do not fit") as caught:
+        read(open_trace(written(tmp_path / "broken.jsonl", f"{good}{line}\n")))
+    assert caught.value.message.endswith(f": {words}")
+
+
+def test_a_column_that_holds_no_number_is_said_in_words(tmp_path: Path) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,many,2\n"
+    with pytest.raises(ConfigurationError, match="a number is expected, got many"):
+        read(open_trace(written(tmp_path / "broken.csv", text)))
+
+
 def test_a_damaged_archive_is_the_files_fault(tmp_path: Path) -> None:
     whole = gzip.compress(AZURE.encode() + b"".join(b"2023-11-17 18:17:03,%d,%d\n" % (n * n, n) for n in range(5000)))
     path = tmp_path / "t.csv.gz"

@@ -36,6 +36,7 @@ class BuiltExecutor:
     page_size: int
     max_model_len: int
     dtype: str
+    quantization: str
     eos_token_ids: frozenset[int]
     vocab_size: int
     embedding_size: int
@@ -98,6 +99,7 @@ def build_executor(
         page_size=cache.page_size,
         max_model_len=max_model_len,
         dtype=dtype_name,
+        quantization=numbers.weights,
         eos_token_ids=config.eos_token_ids,
         vocab_size=config.vocab_size,
         embedding_size=config.hidden_size,

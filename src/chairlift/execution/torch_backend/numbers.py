@@ -24,6 +24,11 @@ class Numbers:
     """``none``, or what ``WeightReader`` does."""
 
     @property
+    def weights(self) -> str:
+        """``none``, ``stored`` (as the file has them), ``int8`` or ``q4``."""
+        return {"auto": "stored"}.get(self.quantization, self.quantization)
+
+    @property
     def description(self) -> str:
         """For the log."""
         name = str(self.dtype).removeprefix("torch.")

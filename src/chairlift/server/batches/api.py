@@ -54,7 +54,7 @@ class BatchBody(Body):
     """POST /v1/batches."""
 
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,2}h$", description="Hours until it expires, such as 24h.")
     metadata: dict[str, str] | None = None
 

@@ -11,6 +11,7 @@ from chairlift.engine.outputs import ChoiceDelta
 from chairlift.server.body import is_long_body, read_body
 from chairlift.server.context import context_of
 from chairlift.server.disconnect import run_while_connected
+from chairlift.server.errors import blaming
 from chairlift.server.openai.answer_plan import plan_answer, template_variables
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.chat_pieces import to_deltas, to_message
@@ -40,9 +41,10 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
     body = await read_body(request, ChatBody)
-    job, reading = await prepare_chat(request, body)
-    style = ChatFormat(job.prompts[0], Extras.of(body, context_of(request).engine.tokenizer), reading)
-    return await answer(request, body, job, style)
+    with blaming("messages"):
+        job, reading = await prepare_chat(request, body)
+        style = ChatFormat(job.prompts[0], Extras.of(body, context_of(request).engine.tokenizer), reading)
+        return await answer(request, body, job, style)
 
 
 async def prepare_chat(request: Request, body: ChatBody) -> tuple[Job, ReadingPlan]:

@@ -17,6 +17,7 @@ from chairlift.server.body import read_body
 from chairlift.server.context import ServerContext, context_of
 from chairlift.server.disconnect import run_while_connected
 from chairlift.server.engine_port import ModelFacts
+from chairlift.server.errors import blaming
 from chairlift.server.openai.answering import Head, answer_whole
 from chairlift.server.openai.generation import Job
 from chairlift.server.openai.prompts import PreparedPrompt, check_token_ids, encode_each, prompt_list, truncate
@@ -82,7 +83,8 @@ async def create_embedding(request: Request) -> Response:
     for prompt in prompts:
         _check(prompt, model)
     job = Job(prompts, pooling_params(settings.pooling_type), terms)
-    return await answer_whole(request, body, job, EmbeddingFormat(body))
+    with blaming("input"):
+        return await answer_whole(request, body, job, EmbeddingFormat(body))
 
 
 class EmbeddingFormat:

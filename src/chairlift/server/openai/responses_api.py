@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.server.body import is_long_body, read_body
-from chairlift.server.errors import describe, invalid_body
+from chairlift.server.errors import blaming, describe, invalid_body
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.chat import prepare_chat
 from chairlift.server.openai.response_fields import ResponseBody, to_chat
@@ -44,8 +44,9 @@ async def create_response(request: Request) -> Response:
         chat = await in_worker(to_chat, body) if is_long_body(request) else to_chat(body)
     except ValidationError as error:
         raise invalid_body(error) from None
-    job, reading = await prepare_chat(request, chat)
-    return await answer(request, chat, job, ResponseFormat(body, reading))
+    with blaming("input"):
+        job, reading = await prepare_chat(request, chat)
+        return await answer(request, chat, job, ResponseFormat(body, reading))
 
 
 class ResponseFormat:

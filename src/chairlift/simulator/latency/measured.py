@@ -21,6 +21,7 @@ from typing import Any
 
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.model import MachineFacts, StepShape, StepTime
+from chairlift.workload.faults import in_words
 
 FORMAT = "chairlift-latency-1"
 _MOST = 1e15
@@ -120,7 +121,7 @@ def read_measured(path: Path) -> MeasuredLatency:
         )
         _check(model)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"latency model {path} cannot be read: {error!r}") from None
+        raise ConfigurationError(f"latency model {path} cannot be read: {in_words(error)}") from None
     return model
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from chairlift.errors import ConfigurationError
+from chairlift.workload.faults import in_words
 from chairlift.workload.items import MAX_CONTENT_ID, WorkRequest
 from chairlift.workload.traces.azure import AzureTrace
 from chairlift.workload.traces.decision_log import DecisionLogTrace
@@ -70,9 +71,9 @@ class _Checked:
         try:
             yield
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-            raise ConfigurationError(f"{self._complaint}: {error!r}") from error
+            raise ConfigurationError(f"{self._complaint}: {in_words(error)}") from error
         except (csv.Error, *_DAMAGED) as error:
-            raise ConfigurationError(f"{self._complaint}: {error!r}") from error
+            raise ConfigurationError(f"{self._complaint}: {in_words(error)}") from error
 
 
 def _check(request: WorkRequest) -> None:
