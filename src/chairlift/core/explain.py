@@ -188,10 +188,10 @@ def _describe_waiting(state: SchedulerState, request: Request, blocked_on: Block
 
 def _in_slots(state: SchedulerState, request: Request) -> str:
     del request
-    return (
-        f"waits for a slot: all {state.config.max_num_seqs} are taken and {len(state.waiting)} requests wait; "
-        "raise --max-num-seqs"
-    )
+    num_slots, num_waiting = state.config.max_num_seqs, len(state.waiting)
+    taken = "the only one is taken" if num_slots == 1 else f"all {num_slots} are taken"
+    waiting = "1 request waits" if num_waiting == 1 else f"{num_waiting} requests wait"
+    return f"waits for a slot: {taken} and {waiting}; raise --max-num-seqs"
 
 
 def _in_pages(state: SchedulerState, request: Request) -> str:

@@ -58,6 +58,13 @@ def test_without_a_slot() -> None:
     assert count_waiting_by_reason(made.scheduler) == {BlockedOn.SLOTS: 3}
 
 
+def test_without_the_only_slot() -> None:
+    made = rig(max_num_seqs=1)
+    last = [made.add(10, 50) for _ in range(2)][-1]
+    made.step()
+    assert ask(made, last).reason == "waits for a slot: the only one is taken and 1 request waits; raise --max-num-seqs"
+
+
 def test_without_pages() -> None:
     made = rig(num_pages=10, max_num_seqs=8, max_num_batched_tokens=256, max_lookahead=0)
     made.add(110, 40)
