@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chairlift.core.fairness import VirtualCounters
 from chairlift.core.request import Phase, Request
 from chairlift.core.sampling_params import SamplingParams
-from chairlift.core.waiting_queue import WaitingQueue
+from chairlift.core.waiting_queue import Prefix, WaitingQueue
 
 TENANTS = ["a", "b", "c"]
 
@@ -51,6 +51,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.waiting: list[Request] = []
         self.turns: dict[int, float] = {}
         self.held_back: set[str] = set()
+        self.members: dict[int, tuple[int, str, int]] = {}
+        self.asleep: set[tuple[int, str, int]] = set()
         self.num_requests = 0
 
     @rule(
@@ -73,6 +75,7 @@ class QueueMachine(RuleBasedStateMachine):
     def remove(self, index):
         request = self.waiting.pop(index % len(self.waiting))
         self.turns.pop(request.request_id, None)
+        self.leave_cohort(request)
         self.queue.remove(request)
 
     @precondition(lambda self: len(self.waiting) > 40)
@@ -91,6 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
     def promote(self, index, turn):
         candidates = [r for r in self.waiting if r.request_id not in self.turns]
         request = candidates[index % len(candidates)]
+        self.leave_cohort(request)
         self.queue.promote(request, turn)
         self.turns[request.request_id] = turn
 
@@ -102,7 +106,43 @@ class QueueMachine(RuleBasedStateMachine):
     def rebuild(self, order, is_fair):
         self.order, self.is_fair = order, is_fair
         self.held_back = set()
+        self.members.clear()
+        self.asleep.clear()
         self.queue.rebuild(ORDERS[order], is_fair=is_fair, has_own_lane=lambda tenant: tenant == "c")
+
+    def cohort(self, request) -> tuple[int, str, int]:
+        """Every third one begins alike."""
+        is_alone = self.is_fair or request.tenant == "c"
+        return (request.priority, request.tenant if is_alone else "", request.request_id % 3)
+
+    def leave_cohort(self, request) -> None:
+        cohort = self.members.pop(request.request_id, None)
+        if cohort is not None and cohort not in self.members.values():
+            self.asleep.discard(cohort)
+
+    def is_asleep(self, request) -> bool:
+        return self.members.get(request.request_id) in self.asleep
+
+    @rule(group=st.integers(0, 2), num_looks=st.integers(1, 30), is_peek=st.booleans())
+    def wait_for_prefix(self, group, num_looks, is_peek):
+        """Whoever is looked at and begins so, stands aside, and those that stood aside with it before do too."""
+        if self.order == "rerank":
+            num_looks = 1000  # who is in a window depends on who was looked at before
+        with self.queue.peek() if is_peek else self.queue.walk() as walk:
+            self.held_back = self.held_back if is_peek else set()
+            while num_looks and (request := walk.next()) is not None:
+                num_looks -= 1
+                if request.request_id % 3 == group and request.request_id not in self.turns:
+                    walk.wait_for_prefix(Prefix(group, 1, group))
+                    self.members[request.request_id] = self.cohort(request)
+                    self.asleep.add(self.cohort(request))
+
+    @rule(group=st.integers(0, 2), num_useless=st.sampled_from([None, 0, 1]))
+    def wake(self, group, num_useless):
+        """One page in common is enough to go on waiting if none is useless."""
+        self.queue.wake(lambda computer_id: num_useless if computer_id == group else 0)
+        if num_useless != 0:
+            self.asleep = {cohort for cohort in self.asleep if cohort[2] != group}
 
     @rule()
     def hold_back_c(self):
@@ -114,7 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
                 if request.tenant == "c" and request.request_id not in self.turns:
                     walk.hold_back()
         expected, skipped = [], set()
-        for request in self.in_order(held_back_from_first="c"):
+        for request in self.in_order(held_back_from_first="c", with_sleepers=False):
             if request.request_id in self.turns or (request.priority, request.tenant) not in skipped:
                 expected.append(request)
                 if request.tenant == "c" and request.request_id not in self.turns:
@@ -122,12 +162,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert [r.request_id for r in seen] == [r.request_id for r in expected]
         self.held_back = {"c"} if skipped else set()
 
-    def in_order(self, held_back_from_first=None) -> list[Request]:
+    def in_order(self, held_back_from_first=None, *, with_sleepers=True) -> list[Request]:
         promoted = sorted(
             (r for r in self.waiting if r.request_id in self.turns),
             key=lambda r: (self.turns[r.request_id], r.sequence),
         )
         rest = [r for r in self.waiting if r.request_id not in self.turns]
+        rest = [r for r in rest if with_sleepers or not self.is_asleep(r)]
         found = list(promoted)
         for tier in sorted({r.priority for r in rest}):
             found.extend(self._in_tier(tier, [r for r in rest if r.priority == tier], held_back_from_first))
@@ -174,7 +215,12 @@ class QueueMachine(RuleBasedStateMachine):
             return
         expected = [request.request_id for request in self.in_order()]
         assert [request.request_id for request in self.queue] == expected
-        assert [request.request_id for request in self.queue.first(3)] == expected[:3]
+        assert [request.request_id for request in self.queue.list_first(3)] == expected[:3]
+        awake = [request.request_id for request in self.in_order(with_sleepers=False)]
+        assert [request.request_id for request in self.queue.first(3)] == awake[:3]
+        assert [request.request_id for request in self.queue.first(1000)] == awake
+        assert self.queue.num_waiting_for_prefix == len(expected) - len(awake)
+        assert {r.request_id for r in self.waiting if self.queue.waits_for_prefix(r)} == set(expected) - set(awake)
         assert len(self.queue) == len(expected)
         assert self.queue.num_tokens == sum(request.num_tokens for request in self.waiting)
 

@@ -15,7 +15,8 @@ from chairlift.core.wait_prediction import Newcomer, find_standing
 MAX_POSITION = 256
 """Places in the queue that are counted out; further back, a place is not known."""
 _NUM_LOOKED_AT = 80
-"""Waiting requests that the scheduler looks at in one step at most; all others lack what the last of these lacked."""
+"""Waiting requests that the scheduler looks at in one step at most, besides those that wait for a prefix; all others
+lack what the last of these lacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def find_places(state: SchedulerState) -> dict[int, Amount]:
     """Find what stands before each of the first waiting requests: how many, and the tokens they have to compute."""
     places: dict[int, Amount] = {}
     num_tokens = 0
-    for position, request in enumerate(state.waiting.first(MAX_POSITION)):
+    for position, request in enumerate(state.waiting.list_first(MAX_POSITION)):
         places[request.request_id] = Amount(position, num_tokens)
         num_tokens += request.num_tokens - request.num_computed_tokens
     return places
@@ -119,6 +120,9 @@ def count_waiting_by_reason(scheduler: Scheduler) -> dict[BlockedOn, int]:
     counts: dict[BlockedOn, int] = {}
     shared = _shared_reason(state)
     if shared is None or shared is not BlockedOn.SLOTS:
+        if num_for_prefix := state.waiting.num_waiting_for_prefix:
+            counts[BlockedOn.PREFIX] = num_for_prefix
+            num_left -= num_for_prefix
         for request in state.waiting.first(_NUM_LOOKED_AT):
             reason = _find_reason(state, request)
             num_left -= 1
@@ -135,7 +139,10 @@ def _find_reason(state: SchedulerState, request: Request) -> BlockedOn | None:
     shared = _shared_reason(state)
     if shared is BlockedOn.SLOTS or shared is BlockedOn.GROUP:
         return shared
-    return request.blocked_on or shared
+    if state.waiting.waits_for_prefix(request):
+        return BlockedOn.PREFIX
+    # It may have waited for a prefix that is there by now.
+    return shared if request.blocked_on in (None, BlockedOn.PREFIX) else request.blocked_on
 
 
 def _shared_reason(state: SchedulerState) -> BlockedOn | None:

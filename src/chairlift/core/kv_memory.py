@@ -92,6 +92,34 @@ class KVMemory:
         self._extend_keys(request, index + 1)
         return request.page_keys[index]
 
+    def is_cached(self, request: Request, index: int) -> bool:
+        """Whether one of a request's pages is in the prefix tree, its own or an equal one; its key was made already."""
+        return request.page_keys[index] in self.tree
+
+    def count_common_pages(self, request: Request, computer: Request, num_known: int, *, makes_keys: bool) -> int:
+        """Return how many full pages a request begins alike with one that computes its prompt, as far as is known.
+
+        Of ``num_known`` pages that is known already. All keys of the other one are made; those of the request only if
+        ``makes_keys``, and otherwise recalled, which is cheaper and most often finds all that they have in common.
+        """
+        num_full = computer.num_tokens // self.page_size
+        if len(computer.page_keys) < num_full:
+            self._extend_keys(computer, num_full)
+            makes_keys = True  # The keyer goes on where keys of both end now, and recalls nothing from there.
+        most = min(request.num_tokens, computer.num_tokens) // self.page_size
+        keys, others = request.page_keys, computer.page_keys
+        if len(keys) < most and keys[-1] == others[len(keys) - 1]:
+            self._name_pages(request, most, self._keyer.extend if makes_keys else self._keyer.recall)
+        low, high = num_known, min(most, len(keys))
+        while low < high:
+            middle = (low + high + 1) // 2
+            # Keys are chained, so an equal key means that all pages before it are equal too.
+            if keys[middle - 1] == others[middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def peek_prefix(self, request: Request) -> list[int]:
         """Same as :meth:`find_prefix`, but only as far as its page keys were needed yet. Changes nothing at all."""
         if not self._is_caching:

@@ -1,14 +1,15 @@
 """Waiting requests of one tier: lanes of requests, and which lane is looked at next.
 
 Knows nothing of tiers, of resources or of when to look. A lane holds requests that can be held back together, and under
-``--tenant-order fair`` those of one tenant.
+``--tenant-order fair`` those of one tenant. Those of its requests that begin alike and wait for the same prefix stand
+aside together, in a cohort.
 
 Every heap here is cleaned when it is looked at: whoever left is skipped, and compacted away when the dead outnumber the
 living, so leaving costs constant time.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TypeAlias
 
 from chairlift.core.request import Request
@@ -20,13 +21,45 @@ _MAX_HELD_BACK = 64
 """Lanes that are held back and looked past, to find the oldest request of the others."""
 
 
+class Cohort:
+    """Requests of a lane that begin with the same ``num_pages`` pages: until these are computed, all wait or none does.
+
+    So those that were found to wait for a prefix are looked at one by one only once. A cohort that is asleep costs
+    nothing, however large it is. While it is awake, its first request stands in the lane for all that are still in
+    ``entries``; when that one is taken out, the next one does. Who was taken out and put back stays in the lane, as a
+    member, until the cohort is asleep and its turn comes.
+    """
+
+    __slots__ = ("entries", "head", "is_asleep", "name", "num_pages", "num_requests", "turn")
+
+    def __init__(self, name: Hashable, num_pages: int) -> None:
+        self.name = name
+        """The key of the last page that they have in common."""
+        self.num_pages = num_pages
+        self.num_requests = 0
+        """Members that are alive, wherever they stand."""
+        self.entries: list[Entry] = []
+        self.head: Entry | None = None
+        self.is_asleep = False
+        self.turn = 0
+        """Number of the last time that it fell asleep."""
+
+
 class Lane:
-    """Requests in order and by arrival. ``alive`` maps ids to current entries, for all lanes together."""
+    """Requests in order and by arrival.
+
+    Args:
+        tenant: whose they are, or the name that several tenants share.
+        alive: maps ids to current entries, for all lanes together.
+        cohort_of: maps ids of members to their cohorts, likewise.
+    """
 
     __slots__ = (
         "_alive",
         "_by_arrival",
+        "_cohort_of",
         "arrival_key",
+        "cohorts",
         "entries",
         "is_held_back",
         "num_requests",
@@ -34,17 +67,20 @@ class Lane:
         "tenant",
     )
 
-    def __init__(self, tenant: str, alive: dict[int, Entry]) -> None:
+    def __init__(self, tenant: str, alive: dict[int, Entry], cohort_of: dict[int, Cohort]) -> None:
         self.tenant = tenant
         self.num_requests = 0
         self.is_held_back = False
         """Whether its requests lack something that only their own tenant's requests can give back."""
         self.entries: list[Entry] = []
+        """All but those that stand aside in a cohort."""
+        self.cohorts: dict[Hashable, Cohort] = {}
         self.order_key: tuple[float, Entry] | None = None
         """What it is listed under in its tier; an entry of the tier's heap with another key object is stale."""
         self.arrival_key: tuple[int] | None = None
         self._by_arrival: list[tuple[int, int, Entry]] = []
         self._alive = alive
+        self._cohort_of = cohort_of
 
     def push(self, entry: Entry) -> None:
         """Add a request."""
@@ -52,9 +88,10 @@ class Lane:
         heapq.heappush(self.entries, entry)
         heapq.heappush(self._by_arrival, (entry[2], entry[3], entry))
 
-    def remove(self) -> None:
+    def remove(self, request_id: int) -> None:
         """A request of this lane is not alive any more."""
         self.num_requests -= 1
+        self._leave_cohort(request_id)
         limit = 2 * self.num_requests + 64
         if len(self.entries) > limit:
             self.entries = [entry for entry in self.entries if self.is_alive(entry)]
@@ -68,11 +105,67 @@ class Lane:
         return self._alive.get(entry[4].request_id) is entry
 
     def first(self) -> Entry | None:
-        """Return the first entry in order."""
-        entries = self.entries
-        while entries and not self.is_alive(entries[0]):
+        """Return the first entry in order, of those that do not wait for a prefix."""
+        entries, cohort_of = self.entries, self._cohort_of
+        while entries:
+            entry = entries[0]
+            if self.is_alive(entry):
+                cohort = cohort_of.get(entry[4].request_id) if cohort_of else None
+                if cohort is None or not cohort.is_asleep:
+                    return entry
+                heapq.heappush(cohort.entries, entry)
             heapq.heappop(entries)
-        return entries[0] if entries else None
+        return None
+
+    def take(self) -> Entry:
+        """Take out the entry that :meth:`first` returned."""
+        entry = heapq.heappop(self.entries)
+        if self._cohort_of:
+            cohort = self._cohort_of.get(entry[4].request_id)
+            if cohort is not None and cohort.head is entry:
+                self.let_next_stand(cohort)
+        return entry
+
+    def put_aside(self, entry: Entry, name: Hashable, num_pages: int) -> Cohort:
+        """Put an entry that was taken out into its cohort, or if that shares fewer pages, into the one of this name.
+
+        The cohort is about to sleep, if it does not. Other members that stand in the lane are skipped then.
+        """
+        request_id = entry[4].request_id
+        cohort = self._cohort_of.get(request_id)
+        if cohort is None or cohort.num_pages < num_pages:
+            self._leave_cohort(request_id)
+            cohort = self.cohorts.get(name)
+            if cohort is None:
+                cohort = self.cohorts[name] = Cohort(name, num_pages)
+            cohort.num_requests += 1
+            self._cohort_of[request_id] = cohort
+        heapq.heappush(cohort.entries, entry)
+        cohort.head = None
+        return cohort
+
+    def let_next_stand(self, cohort: Cohort) -> None:
+        """The next of those in an awake cohort stands in the lane for all of them."""
+        cohort.head = None
+        while cohort.entries:
+            entry = heapq.heappop(cohort.entries)
+            if self.is_alive(entry):
+                cohort.head = entry
+                heapq.heappush(self.entries, entry)
+                return
+
+    def in_order(self) -> Iterator[Entry]:
+        """All entries in order, those in cohorts too; takes out nothing."""
+        heaps = [self.entries, *(cohort.entries for cohort in self.cohorts.values())]
+        rest = [(heap[0], number, 0) for number, heap in enumerate(heaps) if heap]
+        heapq.heapify(rest)
+        while rest:
+            entry, number, index = heapq.heappop(rest)
+            heap = heaps[number]
+            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+                heapq.heappush(rest, (heap[child], number, child))
+            if self.is_alive(entry):
+                yield entry
 
     def oldest(self) -> Entry | None:
         """Return the entry that arrived first."""
@@ -80,6 +173,20 @@ class Lane:
         while items and not self.is_alive(items[0][2]):
             heapq.heappop(items)
         return items[0][2] if items else None
+
+    def _leave_cohort(self, request_id: int) -> None:
+        cohort = self._cohort_of.pop(request_id, None)
+        if cohort is None:
+            return
+        cohort.num_requests -= 1
+        if cohort.num_requests == 0:
+            del self.cohorts[cohort.name]
+            cohort.is_asleep = False
+        elif cohort.head is not None and cohort.head[4].request_id == request_id:
+            self.let_next_stand(cohort)
+        if len(cohort.entries) > 2 * cohort.num_requests + 64:
+            cohort.entries = [entry for entry in cohort.entries if self.is_alive(entry)]
+            heapq.heapify(cohort.entries)
 
 
 class Tier:
@@ -111,9 +218,9 @@ class Tier:
         if lane.arrival_key is None or (entry[2],) < lane.arrival_key:
             self._list_by_arrival(lane, (entry[2],))
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, lane: Lane, request_id: int) -> None:
         """One of the lane's requests is not alive any more."""
-        lane.remove()
+        lane.remove(request_id)
         self.num_requests -= 1
         if lane.num_requests == 0:
             del self.lanes[lane.tenant]
@@ -124,9 +231,13 @@ class Tier:
         heap = self._in_order
         while heap:
             key, _, lane = heap[0]
-            entry = lane.first() if lane.order_key is key else None
-            if entry is None:
+            if lane.order_key is not key:
                 heapq.heappop(heap)
+                continue
+            entry = lane.first()
+            if entry is None:  # All of them are asleep.
+                heapq.heappop(heap)
+                lane.order_key = None
                 continue
             current = self.key(lane, entry)
             if current == key:
@@ -146,6 +257,14 @@ class Tier:
             heapq.heappush(lane.entries, entry)
         entry = lane.first()
         if entry is not None:
+            self._list_in_order(lane, self.key(lane, entry))
+
+    def wake(self, lane: Lane, cohort: Cohort) -> None:
+        """The cohort's requests are looked at again."""
+        cohort.is_asleep = False
+        lane.let_next_stand(cohort)
+        entry = cohort.head
+        if entry is not None and (lane.order_key is None or self.key(lane, entry) < lane.order_key):
             self._list_in_order(lane, self.key(lane, entry))
 
     def oldest(self) -> Request | None:
@@ -185,131 +304,3 @@ class Tier:
         if len(self._by_arrival) > 2 * len(self.lanes) + 64:
             self._by_arrival[:] = [item for item in self._by_arrival if item[2].arrival_key is item[0]]
             heapq.heapify(self._by_arrival)
-
-
-class LaneWalk:
-    """The same as :class:`TierWalk` for a tier that has one lane, in which nobody is ranked again."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-        self._taken: list[Entry] = []
-        self._is_over = False
-
-    def next(self) -> Request | None:
-        """Return the next request, or ``None`` at the end."""
-        entry = None if self._is_over else self._lane.first()
-        if entry is None:
-            return None
-        heapq.heappop(self._lane.entries)
-        self._taken.append(entry)
-        return entry[4]
-
-    def hold_back_lane(self) -> Lane | None:
-        """Skip the rest of the lane."""
-        self._is_over = True
-        return self._lane
-
-    def close(self) -> None:
-        """Put back what was taken."""
-        for entry in self._taken:
-            heapq.heappush(self._lane.entries, entry)
-        self._taken.clear()
-
-
-class TierWalk:
-    """Looks at a tier's requests in order without taking them out; :meth:`close` puts everything back.
-
-    Nobody may be pushed or removed in between. Each look is charged to the tenant for the time of the walk, as an
-    admission would be, so that tenants take turns.
-
-    Args:
-        tier: what to walk through.
-        charge: what looking at a request adds to its tenant's counter.
-        rerank: ranks requests again; entries keep their order if absent.
-        window: how many entries of a lane are ranked again together.
-    """
-
-    def __init__(
-        self,
-        tier: Tier,
-        charge: Callable[[Request], float] | None,
-        rerank: Callable[[Request], float] | None,
-        window: int,
-    ) -> None:
-        self._tier = tier
-        self._charge = charge
-        self._rerank = rerank
-        self._window = max(window, 1)
-        self._open: list[tuple[tuple[float, Entry], int, _Cursor]] = []
-        self._cursors: list[_Cursor] = []
-        self._last: _Cursor | None = None
-
-    def next(self) -> Request | None:
-        """Return the next request, or ``None`` at the end."""
-        self._reopen_last()
-        first = self._tier.first_lane()
-        while first is not None and (not self._open or first[0] < self._open[0][0]):
-            self._tier.take_first_lane()
-            cursor = _Cursor(first[1])
-            self._cursors.append(cursor)
-            heapq.heappush(self._open, (first[0], len(self._cursors), cursor))
-            first = self._tier.first_lane()
-        if not self._open:
-            return None
-        self._last = heapq.heappop(self._open)[2]
-        return self._take(self._last)
-
-    def hold_back_lane(self) -> Lane | None:
-        """Skip the rest of the lane whose request came last."""
-        lane = None if self._last is None else self._last.lane
-        self._last = None
-        return lane
-
-    def close(self) -> None:
-        """Put back what was taken."""
-        for cursor in self._cursors:
-            self._tier.put_back(cursor.lane, cursor.taken)
-        self._cursors.clear()
-        self._open.clear()
-        self._last = None
-
-    def _take(self, cursor: "_Cursor") -> Request:
-        if not cursor.buffer:
-            for _ in range(self._window):
-                entry = cursor.lane.first()
-                if entry is None:
-                    break
-                heapq.heappop(cursor.lane.entries)
-                cursor.taken.append(entry)
-                cursor.buffer.append(entry)
-            rerank = self._rerank
-            if rerank is not None:
-                cursor.buffer.sort(key=lambda entry: (entry[0], rerank(entry[4]), entry[1:4]))
-            cursor.buffer.reverse()
-        request = cursor.buffer.pop()[4]
-        if self._charge is not None:
-            cursor.num_charged += self._charge(request)
-        return request
-
-    def _reopen_last(self) -> None:
-        """Bring the lane that was looked at last back into the order."""
-        cursor, self._last = self._last, None
-        if cursor is None:
-            return
-        entry = min(cursor.buffer) if cursor.buffer else cursor.lane.first()
-        if entry is not None:
-            number = self._cursors.index(cursor) + 1
-            heapq.heappush(self._open, (self._tier.key(cursor.lane, entry, cursor.num_charged), number, cursor))
-
-
-class _Cursor:
-    """How far a walk has come in one lane."""
-
-    __slots__ = ("buffer", "lane", "num_charged", "taken")
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.taken: list[Entry] = []
-        self.buffer: list[Entry] = []
-        """Taken and not returned yet, next one last."""
-        self.num_charged = 0.0

@@ -1,21 +1,34 @@
 """Waiting requests in the order in which the scheduler looks at them.
 
 Knows nothing of resources; it only keeps the order: promoted requests, then by tier, by tenant (where tenants take
-turns), preempted before never started, by the ordering policy's rank, by arrival.
+turns), preempted before never started, by the ordering policy's rank, by arrival. Those that wait for a prefix keep
+their places and are not looked at.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
+from typing import NamedTuple
 
 from chairlift.core.backlog import Backlog
 from chairlift.core.fairness import VirtualCounters
 from chairlift.core.policies.ordering import OrderingPolicy, RerankingPolicy
 from chairlift.core.request import BlockedOn, Phase, Request
-from chairlift.core.waiting_lanes import Entry, Lane, LaneWalk, Tier, TierWalk
+from chairlift.core.waiting_lanes import Cohort, Entry, Lane, Tier
+from chairlift.core.waiting_prefixes import SleepingCohorts
+from chairlift.core.waiting_walks import LaneWalk, TierWalk, list_tier
 
 _SHARED_LANE = "\0"
 """Of all tenants that have no lane of their own; the name of none, not even of the nameless one."""
+
+
+class Prefix(NamedTuple):
+    """What a waiting request has in common with one that computes it: so many pages, named by the last one's key."""
+
+    computer_id: int
+    num_pages: int
+    name: Hashable
 
 
 class WaitingQueue:
@@ -54,6 +67,8 @@ class WaitingQueue:
         self._tiers: dict[int, Tier] = {}
         self._tier_order: list[int] = []
         self._held_back: list[Lane] = []
+        self._cohort_of: dict[int, Cohort] = {}
+        self._sleeping = SleepingCohorts()
         self._num_pushed = 0
         self._set_order(ordering, is_fair, has_own_lane)
 
@@ -65,7 +80,10 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests, in order; sorts, so for checks and listings only."""
-        return iter(self.first(len(self)))
+        yield from self.promoted
+        for tier in self._tier_order:
+            charge = self._expected_charge if self._is_fair else None
+            yield from list_tier(self._tiers[tier], charge, self._peek_rank, self._window)
 
     @property
     def tiers(self) -> Sequence[int]:
@@ -108,10 +126,34 @@ class WaitingQueue:
         request.is_promoted = True
         self._place(request, turn)
 
+    @property
+    def num_waiting_for_prefix(self) -> int:
+        """Requests that a walk does not look at, since somebody computes what they begin with."""
+        return self._sleeping.num_requests
+
+    def waits_for_prefix(self, request: Request) -> bool:
+        """Whether it is one of these."""
+        cohort = self._cohort_of.get(request.request_id)
+        return cohort is not None and cohort.is_asleep
+
+    @property
+    def has_sleepers(self) -> bool:
+        """Whether there may be any."""
+        return bool(self._cohort_of)
+
+    def wake(self, count_useless: Callable[[int], int | None]) -> None:
+        """Look again at those who need not wait for a prefix any more; see :meth:`.SleepingCohorts.wake`."""
+        self._sleeping.wake(count_useless)
+
+    def list_first(self, limit: int) -> list[Request]:
+        """Return the first ``limit`` requests in order, those that wait for a prefix too. Changes nothing."""
+        # Without any it is the same, and costs no time for each lane.
+        return list(islice(self, limit)) if self._cohort_of else self.first(limit)
+
     def first(self, limit: int) -> list[Request]:
-        """Return the first ``limit`` requests in order, without taking them out. Changes nothing."""
+        """Return the first ``limit`` requests in order that wait for no prefix. Changes no order."""
         found: list[Request] = []
-        with QueueWalk(self, is_peek=True) as walk:
+        with self.peek() as walk:
             while len(found) < limit and (request := walk.next()) is not None:
                 found.append(request)
         return found
@@ -122,6 +164,10 @@ class WaitingQueue:
             lane.is_held_back = False
         self._held_back.clear()
         return QueueWalk(self)
+
+    def peek(self) -> "QueueWalk":
+        """Look at the requests in order, one by one, without deciding who starts."""
+        return QueueWalk(self, is_peek=True)
 
     def oldest(self, tier: int) -> Request | None:
         """Return the tier's request that arrived first, of those that are neither promoted nor held back."""
@@ -139,6 +185,8 @@ class WaitingQueue:
         self._tiers.clear()
         self._tier_order.clear()
         self._held_back.clear()
+        self._cohort_of.clear()
+        self._sleeping.clear()
         self._set_order(ordering, is_fair, has_own_lane)
         for request in requests:
             self._place(request, turns.get(request.request_id, 0.0))
@@ -157,6 +205,18 @@ class WaitingQueue:
         """Requests of this lane lack what only their own tenant can give back."""
         lane.is_held_back = True
         self._held_back.append(lane)
+
+    def put_aside(self, lane: Lane, entry: Entry, prefix: Prefix) -> None:
+        """This request, and those that share as much with it, wait for a prefix from now on."""
+        cohort = lane.put_aside(entry, prefix.name, prefix.num_pages)
+        if not cohort.is_asleep:
+            tier = self._tiers[entry[4].priority]
+            self._sleeping.put(prefix.computer_id, prefix.num_pages, tier, lane, cohort)
+
+    def num_cohort_pages(self, request: Request) -> int:
+        """Pages that a request has in common with all that were found to wait for the same prefix; 0 if with nobody."""
+        cohort = self._cohort_of.get(request.request_id)
+        return 0 if cohort is None else cohort.num_pages
 
     def find_lane(self, request: Request) -> Lane | None:
         """Return the lane that a promoted request came from, if others of its tenant wait there."""
@@ -193,13 +253,13 @@ class WaitingQueue:
         name = self._lane_name(request)
         lane = tier.lanes.get(name)
         if lane is None:
-            lane = tier.lanes[name] = Lane(name, self._alive)
+            lane = tier.lanes[name] = Lane(name, self._alive, self._cohort_of)
         tier.push(lane, entry)
 
     def _leave_lane(self, request: Request) -> None:
         """The request's entry is not alive any more; it was not promoted."""
         tier = self._tiers[request.priority]
-        tier.remove(tier.lanes[self._lane_name(request)])
+        tier.remove(tier.lanes[self._lane_name(request)], request.request_id)
         if tier.num_requests == 0:
             del self._tiers[request.priority]
             self._tier_order.remove(request.priority)
@@ -263,6 +323,15 @@ class QueueWalk:
             lane = None if self._tier is None else self._tier.hold_back_lane()
         if lane is not None:
             self._queue.hold_back(lane)
+
+    def wait_for_prefix(self, prefix: Prefix) -> None:
+        """The last request waits for what somebody computes: it is not looked at before :meth:`WaitingQueue.wake`.
+
+        Those that have as many pages in common with it wait with it. It was not promoted.
+        """
+        gone = None if self._tier is None else self._tier.let_go()
+        if gone is not None:
+            self._queue.put_aside(*gone, prefix)
 
     def _close_tier(self) -> None:
         if self._tier is not None:

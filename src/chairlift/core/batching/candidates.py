@@ -1,7 +1,8 @@
 """Which of the waiting requests could start in this step, and what the others lack.
 
 Knows nothing of the budget's split. A request that lacks pages may be passed by those behind it ``max_lookahead``
-times; then pages are kept for it, and it is passed only by those who hold none of these when it can start.
+times; then pages are kept for it, and it is passed only by those who hold none of these when it can start. A request
+that waits for a prefix stands aside: it holds up nobody, and is looked at again when it need not wait any more.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -12,12 +13,14 @@ from chairlift.core.kv_memory import Start
 from chairlift.core.request import BlockedOn, Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
-from chairlift.core.waiting_queue import QueueWalk
+from chairlift.core.waiting_queue import Prefix, QueueWalk
 
 _MAX_LOOKED_AT = 16
 """Waiting requests looked at in one step: bounds the cost of a step whatever the length of the queue."""
-_MAX_SKIPPED = 64
-"""Requests that are looked at besides, since they wait for their own tenant's pages or for a prefix."""
+_MAX_HELD_BACK = 64
+"""Requests that are looked at besides, since they wait for their own tenant's pages."""
+MAX_PUT_ASIDE = 8192
+"""Requests that are found to wait for a prefix in one step, at most: bounds what a burst adds to one step."""
 _MIN_SHARED_TOKENS = 64
 """A request waits for a prefix that another one computes if that saves at least so many tokens."""
 
@@ -81,7 +84,7 @@ class _Search:
         self._num_pages = state.memory.num_available - num_kept_pages
         self._num_tokens = draft.budget.num_left
         self._num_looks = _MAX_LOOKED_AT
-        self._num_skips = _MAX_SKIPPED
+        self._num_held_back = self._num_put_aside = 0
         self._passes_left = _MAX_LOOKED_AT
         self._num_spare: int | None = None
         """Pages that those behind a request may hold for which pages are kept."""
@@ -95,14 +98,17 @@ class _Search:
         if self._stop_before(request):
             return
         start = self._state.memory.find_start(request)
+        prefix = self._prefixes.find_awaited(request, start)
+        if prefix is not None:
+            request.blocked_on = BlockedOn.PREFIX
+            walk.wait_for_prefix(prefix)
+            self._num_put_aside += 1
+            return
         num_reserved = self._num_reserved_tokens(request, start)
         if self._exceeds_quota(request, num_reserved):
             request.blocked_on = BlockedOn.QUOTA
             walk.hold_back()
-            self._num_skips -= not request.is_promoted
-        elif self._waits_for_prefix(request, start):
-            request.blocked_on = BlockedOn.PREFIX
-            self._num_skips -= 1
+            self._num_held_back += not request.is_promoted
         else:
             self._num_looks -= 1
             self._place(request, start, num_reserved)
@@ -113,7 +119,7 @@ class _Search:
             reason = BlockedOn.SLOTS
         elif self._passes_left <= 0:
             reason = BlockedOn.RESERVED
-        elif self._num_looks <= 0 or self._num_skips <= 0:
+        elif self._num_looks <= 0 or self._num_held_back >= _MAX_HELD_BACK or self._num_put_aside >= MAX_PUT_ASIDE:
             reason = BlockedOn.BUDGET
         else:
             return False
@@ -184,13 +190,6 @@ class _Search:
         num_others = self._held_pages[tenant]
         return num_others > 0 and num_others + state.memory.pages_for(num_reserved) > quota
 
-    def _waits_for_prefix(self, request: Request, start: Start) -> bool:
-        if request.is_promoted or request.host_lease is not None:
-            return False
-        if request.needs_every_row or request.sampling.prompt_logprobs is not None:
-            return False
-        return self._prefixes.has_next(request, len(start.pages))
-
 
 class PrefixesInTheMaking:
     """Pages that running prompts (and candidates) are about to compute, by key.
@@ -199,38 +198,90 @@ class PrefixesInTheMaking:
     together. Instead the others wait until the first one's pages can be shared. Whoever waits so, waits for a prompt of
     its own tier or a more urgent one that advances, and no longer than its guaranteed share allows: once promoted, a
     request waits for nobody's prefix.
+
+    Pages of one that computes and one that waits, as half-open intervals::
+
+        [0, cached)                  in the tree: both begin with these
+        [cached, cached + 64 tokens) if these differ, there is nothing to wait for
+        [cached, common)             what waiting saves, once it is computed
     """
 
     def __init__(self, state: SchedulerState, running: Iterable[Request]) -> None:
         self._memory = state.memory
+        self._waiting = state.waiting
         self._num_ahead = max(_MIN_SHARED_TOKENS // state.memory.page_size, 1) - 1
-        self._least_priority: dict[tuple[int, Hashable], int] = {}
+        self._most_urgent: dict[tuple[int, Hashable], Request] = {}
         self._added = [(request, request.num_published_pages) for request in running]
         """Of these no keys were made yet; nobody may ask."""
         for record in state.in_flight:
             for request, _ in record.chunks:
                 if request.request_id not in state.prefilling and request.finish_reason is None:
                     self._added.append((request, request.num_published_pages))
+        if self._waiting.has_sleepers:
+            self._wake_waiting()
 
     def add(self, request: Request, num_pages: int) -> None:
         """The request computes what follows its first ``num_pages`` pages."""
         self._added.append((request, num_pages))
 
-    def has_next(self, request: Request, num_pages: int) -> bool:
-        """Whether somebody at least as urgent computes enough of what follows the request's first ``num_pages``."""
+    def find_awaited(self, request: Request, start: Start) -> Prefix | None:
+        """Return what a waiting request should wait for, since somebody is just computing it."""
+        if request.is_promoted or request.host_lease is not None:
+            return None
+        if request.needs_every_row or request.sampling.prompt_logprobs is not None:
+            return None
+        num_pages = len(start.pages)
+        computer = self._find_computer(request, num_pages)
+        if computer is None:
+            return None
+        num_known = num_pages + self._num_ahead + 1
+        num_in_cohort = self._waiting.num_cohort_pages(request)
+        # Who waits on, was it for less before, or not known to be for so much.
+        waits_on = 0 < num_in_cohort < num_known
+        num_common = self._memory.count_common_pages(request, computer, num_known, makes_keys=waits_on)
+        if num_in_cohort >= num_known:
+            num_common = min(num_common, num_in_cohort)
+        # Who kept pages may find more than those who begin alike, so it stands aside alone.
+        name = request.page_keys[num_common - 1] if request.lease is None else request.request_id
+        return Prefix(computer.request_id, num_common, (num_common, request.lease is None, name))
+
+    def _wake_waiting(self) -> None:
+        """Those whose prefix was computed, or is not in the making any more, are looked at again.
+
+        As long as the next page of whoever computes is not in the tree, all that wait for it find the same pages there
+        as it has published: it holds these, and theirs are equal.
+        """
+        computing = {request.request_id: (request, num_pages) for request, num_pages in self._added}
+
+        def count_useless(computer_id: int) -> int | None:
+            request, num_pages = computing.get(computer_id, (None, 0))
+            if request is None or not self._computes_anew(request, num_pages):
+                return None
+            return num_pages + self._num_ahead
+
+        self._waiting.wake(count_useless)
+
+    def _find_computer(self, request: Request, num_pages: int) -> Request | None:
+        """Return who, at least as urgent, computes enough of what follows the request's first ``num_pages``."""
         for other, num_other_pages in self._added:
             self._note(other, num_other_pages)
         self._added.clear()
-        if not self._least_priority:
-            return False
+        if not self._most_urgent:
+            return None
         index = num_pages + self._num_ahead
         # Keys are chained, so an equal key means that all pages before it are equal too.
-        priority = self._least_priority.get((index, self._memory.page_key(request, index)))
-        return priority is not None and priority <= request.priority
+        computer = self._most_urgent.get((index, self._memory.page_key(request, index)))
+        return computer if computer is not None and computer.priority <= request.priority else None
 
     def _note(self, request: Request, num_pages: int) -> None:
         index = num_pages + self._num_ahead
         page_key = self._memory.page_key(request, index)
-        if page_key is not None:
-            key = (index, page_key)
-            self._least_priority[key] = min(self._least_priority.get(key, request.priority), request.priority)
+        if page_key is not None and self._computes_anew(request, num_pages):
+            known = self._most_urgent.setdefault((index, page_key), request)
+            if request.priority < known.priority:
+                self._most_urgent[index, page_key] = request
+
+    def _computes_anew(self, request: Request, num_pages: int) -> bool:
+        """Whether the page that follows a request's first ``num_pages`` is full one day and not in the tree yet."""
+        memory = self._memory
+        return memory.page_key(request, num_pages) is not None and not memory.is_cached(request, num_pages)

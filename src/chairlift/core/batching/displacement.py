@@ -16,9 +16,10 @@ did not have before; one whose last token comes with the next step is left alone
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from chairlift.core.batching.candidates import PrefixesInTheMaking
+from chairlift.core.batching.candidates import MAX_PUT_ASIDE, PrefixesInTheMaking
 from chairlift.core.events import PreemptionCause
 from chairlift.core.giving_way import preempt, price_victims
+from chairlift.core.kv_memory import Start
 from chairlift.core.request import Request
 from chairlift.core.state import SchedulerState
 from chairlift.core.step_draft import StepDraft
@@ -119,40 +120,53 @@ class _Finder:
         self._num_held_pages: dict[str, int] = {}
         """Pages that running requests of a tenant would hold, as far as it was asked."""
         self._held_back: set[str] = set()
+        self._is_preemptive = state.config.scheduling_policy == "preemptive"
         self._prefixes = PrefixesInTheMaking(state, list(state.prefilling.values()))
 
     def find(self) -> list[_Move]:
         """Return who makes room, in order; nobody is named twice."""
         moves: list[_Move] = []
-        is_preemptive = self._state.config.scheduling_policy == "preemptive"
-        for request in self._state.waiting.first(_MAX_LOOKED_AT):
-            if self._num_tokens <= 0:
-                break
-            with_equals = is_preemptive and self._has_waited_long(request)
-            if not (with_equals or self._is_more_urgent(request)):
-                if self._lets_others_pass(request, is_preemptive=is_preemptive):
-                    continue
-                break
-            move = self._place(request, with_equals=with_equals)
-            if move is None:
-                break
-            if move.victims:
-                moves.append(move)
+        num_looks, num_put_aside = _MAX_LOOKED_AT, MAX_PUT_ASIDE
+        with self._state.waiting.peek() as walk:
+            while num_looks and num_put_aside and self._num_tokens > 0 and (request := walk.next()) is not None:
+                if not self._concerns(request):
+                    break
+                start = self._state.memory.find_start(request)
+                prefix = self._prefixes.find_awaited(request, start)
+                if prefix is not None:  # Room is of no use for it.
+                    walk.wait_for_prefix(prefix)
+                    num_put_aside -= 1
+                elif self._look_at(request, start, moves):
+                    num_looks -= 1
+                else:
+                    break
         if not moves:
             # Nobody has used up a quantum, or nobody has waited long: that changes slowly.
             limit_ns = self._state.config.max_equal_wait_ms * _NS_PER_MS
             self._state.next_quantum_check_ns = self._now_ns + limit_ns // _CHECKS_PER_LIMIT
         return moves
 
-    def _lets_others_pass(self, request: Request, *, is_preemptive: bool) -> bool:
+    def _concerns(self, request: Request) -> bool:
+        """Whether somebody may give way to the request, or to one behind it."""
+        return self._is_preemptive or request.is_promoted or self._is_more_urgent(request)
+
+    def _look_at(self, request: Request, start: Start, moves: list[_Move]) -> bool:
+        """Note who makes room for a request; return whether to look further."""
+        with_equals = self._is_preemptive and self._has_waited_long(request)
+        if not (with_equals or self._is_more_urgent(request)):
+            return self._lets_others_pass(request, start)
+        move = self._place(request, start, with_equals=with_equals)
+        if move is not None and move.victims:
+            moves.append(move)
+        return move is not None
+
+    def _lets_others_pass(self, request: Request, start: Start) -> bool:
         """Whether somebody behind a request for which nobody gives way could start in this step; it may start itself.
 
         A promoted request takes a slot that becomes free; only if none does for long, it is overdue. The pages that it
         lacks are kept for it.
         """
-        if not (is_preemptive or request.is_promoted):
-            return False
-        need = self._need(request)
+        need = self._need(request, start)
         if need is None:
             return True
         if need.num_missing_pages:
@@ -171,9 +185,9 @@ class _Finder:
     def _has_waited_long(self, request: Request) -> bool:
         return self._now_ns - request.waiting_since_ns > self._state.config.max_equal_wait_ms * _NS_PER_MS
 
-    def _place(self, request: Request, *, with_equals: bool) -> _Move | None:
+    def _place(self, request: Request, start: Start, *, with_equals: bool) -> _Move | None:
         """Return the move that lets the request in, without victims if it fits as it is; ``None`` if there is none."""
-        need = self._need(request)
+        need = self._need(request, start)
         if need is None:
             return _Move([], "slots", self._num_needed_pages)
         victims: list[Request] = []
@@ -188,12 +202,9 @@ class _Finder:
         self._take(request, need, victims)
         return _Move(victims, cause, need.num_pages)
 
-    def _need(self, request: Request) -> _Need | None:
+    def _need(self, request: Request, start: Start) -> _Need | None:
         """Return what a waiting request needs to start; ``None`` if it waits for what room is of no use for."""
         state, memory = self._state, self._state.memory
-        start = memory.find_start(request)
-        if not request.is_promoted and self._prefixes.has_next(request, len(start.pages)):
-            return None  # It waits for what somebody else computes.
         num_remaining = num_first_tokens = request.num_tokens - start.num_tokens
         if state.config.enable_chunked_prefill:
             num_first_tokens = min(num_first_tokens, self._num_tokens)
