@@ -1,5 +1,6 @@
 """GGUF files give the model that their numbers mean: every supported type, architecture and rope variant."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from gguf import GGMLQuantizationType as Quantization
 from transformers import PreTrainedModel
 
 from chairlift.config.model_source import ModelSource, resolve_model_source
+from chairlift.errors import ModelLoadError
 from chairlift.execution.torch_backend.models import load_model
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
-from chairlift.execution.torch_backend.weights.gguf_file import SUPPORTED_TYPES
+from chairlift.execution.torch_backend.weights.gguf_file import SUPPORTED_TYPES, GgufCheckpoint
 from tests.equivalence.paged_runner import PagedRunner
 from tests.equivalence.tiny_gguf import GGUF_SHAPE, quantized, write_tiny_gguf
 from tests.equivalence.tiny_models import random_tokens, reference_logits, tiny_model
@@ -99,6 +101,22 @@ def test_large_tensors_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("chairlift.execution.torch_backend.weights.gguf_file._VALUES_AT_ONCE", 1000)
     model = tiny_model("llama", **GGUF_SHAPE)
     assert_same_logits(write_tiny_gguf(tmp_path / "tiny.gguf", model, Quantization.Q4_0), model)
+
+
+def test_a_vocabulary_is_passed_over_on_the_way_to_the_tensors(tmp_path: Path) -> None:
+    model = tiny_model("llama", **GGUF_SHAPE)
+    metadata = {"tokens": ["", "a", "ü" * 300, "\x00"] * 50, "scores": [0.5] * 7, "name": "tiny"}
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", model, Quantization.Q8_0, metadata=metadata)
+    assert_same_logits(source, model)
+    path = tmp_path / "tiny.gguf"
+    content = path.read_bytes()
+    for length in (2**20, 2**62):  # of the vocabulary's first entry
+        header = struct.pack("<IQ", gguf.GGUFValueType.STRING, 200)
+        damaged = content.replace(header + struct.pack("<Q", 0), header + struct.pack("<Q", length), 1)
+        assert damaged != content
+        path.write_bytes(damaged)
+        with pytest.raises(ModelLoadError, match="cannot read this GGUF file"):
+            GgufCheckpoint(path, {})
 
 
 @pytest.mark.slow
