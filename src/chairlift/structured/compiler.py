@@ -135,19 +135,21 @@ class GrammarCompiler:
         pending.add_done_callback(lambda _: self._settle(grammar.source))
         return pending
 
+    def find(self, grammar: Grammar) -> CompiledGrammar | None:
+        """The compiled grammar, if it was not forgotten."""
+        with self._lock:
+            return self._compiled.get(grammar.source)
+
     def compiled(self, grammar: Grammar) -> CompiledGrammar:
         """The compiled grammar, made now if it was forgotten meanwhile.
 
         Raises:
             InvalidRequestError: it is no grammar.
         """
-        with self._lock:
-            known = self._compiled.get(grammar.source)
-        return known or self._compile(grammar)
+        return self.find(grammar) or self._compile(grammar)
 
     def forget(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
-        """Have it compiled anew for the next request: nobody may wait for this one any more."""
-        compiled.is_lost = True
+        """Have it compiled anew for whoever asks next."""
         with self._lock:
             if self._compiled.get(grammar.source) is compiled:
                 del self._compiled[grammar.source]

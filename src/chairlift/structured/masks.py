@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _BITS = 32
 _MAX_THREADS = 8
+_FULL = "too many states"
+"""How the library says it."""
+
 _TOKENS_AT_ONCE = 64
 """Read before it is looked at what they took: a request that comes back brings its whole output."""
 
@@ -38,7 +41,7 @@ class GrammarState:
         output    [ num_read tokens, read by the matcher | new since the last mask )
     """
 
-    __slots__ = ("budget", "compiled", "failure", "grammar", "matcher", "num_masks", "num_read")
+    __slots__ = ("begun_at", "budget", "compiled", "failure", "grammar", "is_full", "matcher", "num_masks", "tokens")
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -47,8 +50,22 @@ class GrammarState:
         self.budget: MaskBudget | None = None
         self.failure: str | None = None
         """Why no further mask is made."""
-        self.num_read = 0
         self.num_masks = 0
+        self.tokens: list[int] = []
+        """What was read."""
+        self.is_full = False
+        """Whether its matcher knows as many states as it may: with others that share them, or all by itself."""
+        self.begun_at: int | None = None
+        """Tokens that there were when it had to begin again for that reason."""
+
+    @property
+    def num_read(self) -> int:
+        """Tokens of the output that need not be shown again."""
+        return len(self.tokens)
+
+
+_Row = tuple[int, GrammarState, Sequence[int]]
+"""(place in the masks, state, tokens that its matcher has not read)."""
 
 
 class GrammarMasks:
@@ -70,17 +87,36 @@ class GrammarMasks:
         for state, _ in rows:
             self._begin(state)
         bits = np.zeros((len(rows), -(-self._compiler.vocab_size // _BITS)), np.int32)
-        tasks = self._tasks(rows, bits)
-        self._threads.run([task for task, _ in tasks])
-        for task, states in tasks:
-            if task.is_given_up:
-                # The library still writes to its row.
-                bits = bits.copy()
-                self._abandon(states)
+        for state, new_tokens in rows:
+            state.tokens.extend(new_tokens)
+        bits = self._make([(row, state, new_tokens) for row, (state, new_tokens) in enumerate(rows)], bits)
+        full = [(row, state) for row, (state, _) in enumerate(rows) if state.is_full]
+        if full:
+            for _, state in full:
+                self._begin_again(state)
+            bits = self._make([(row, state, state.tokens) for row, state in full], bits)
         for row, (state, _) in enumerate(rows):
             if state.failure is not None:
                 bits[row] = 0
         return bits
+
+    def _make(self, rows: Sequence[_Row], bits: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Fill rows; returns the same bits, or a copy if somebody still writes to them."""
+        tasks = self._tasks(rows, bits)
+        self._threads.run([task for task, _ in tasks])
+        for task, states in tasks:
+            if task.is_given_up:
+                bits = bits.copy()
+                self._abandon(states)
+        return bits
+
+    def _begin_again(self, state: GrammarState) -> None:
+        """Have a matcher that shares nothing with those before it: what they found out has no room any more."""
+        if state.compiled is not None:
+            self._compiler.forget(state.grammar, state.compiled)
+        state.compiled = state.matcher = None
+        state.is_full, state.begun_at = False, len(state.tokens)
+        self._begin(state)
 
     def _begin(self, state: GrammarState) -> None:
         if state.budget is None:
@@ -88,11 +124,26 @@ class GrammarMasks:
             state.num_masks = state.budget.num_steps
         if state.matcher is not None or state.failure is not None:
             return
-        try:
-            state.compiled = self._compiler.compiled(state.grammar)
-            state.matcher = state.compiled.matcher()
-        except ChairliftError as error:
-            _fail(state, f"could not be compiled again: {error.message}")
+        compiled = self._compiler.find(state.grammar) or self._compile(state)
+        if compiled is not None:
+            state.compiled, state.matcher = compiled, compiled.matcher()
+
+    def _compile(self, state: GrammarState) -> CompiledGrammar | None:
+        """Compile what was forgotten, if that takes no longer than a mask may."""
+        found: list[CompiledGrammar] = []
+
+        def work() -> None:
+            try:
+                found.append(self._compiler.compiled(state.grammar))
+            except ChairliftError as error:
+                _fail(state, f"could not be compiled again: {error.message}")
+
+        task = Task([work], self._compiler.mask_limit_ns)
+        self._threads.run([task])
+        if task.is_given_up:
+            _fail(state, "had to be compiled again, which takes longer than --grammar-step-time allows")
+            return None
+        return found[0] if found else None
 
     def _budget_of(self, grammar: Grammar) -> MaskBudget:
         budget = self._budgets.get(id(grammar))
@@ -100,16 +151,13 @@ class GrammarMasks:
             budget = self._budgets[id(grammar)] = _RequestBudget(grammar, self._compiler.mask_limit_ns)
         return budget
 
-    def _tasks(
-        self, rows: Sequence[tuple[GrammarState, Sequence[int]]], bits: NDArray[np.int32]
-    ) -> list[tuple[Task, list[GrammarState]]]:
+    def _tasks(self, rows: Sequence[_Row], bits: NDArray[np.int32]) -> list[tuple[Task, list[GrammarState]]]:
         """One task for each grammar: matchers of the same one share what they find out, and wait for each other."""
         found: dict[int, tuple[CompiledGrammar, list[Callable[[], None]], list[GrammarState]]] = {}
-        for row, (state, new_tokens) in enumerate(rows):
-            state.num_read += len(new_tokens)
+        for row, state, new_tokens in rows:
             if state.compiled is None:
                 continue
-            if state.num_read == 0:
+            if not state.tokens:
                 bits[row] = np.frombuffer(state.compiled.first_mask, np.int32)[: bits.shape[1]]
                 continue
             _, pieces, states = found.setdefault(id(state.compiled), (state.compiled, [], []))
@@ -125,6 +173,7 @@ class GrammarMasks:
         """A mask took too long: nobody may wait for this grammar again, which whoever works on it holds locked."""
         for state in states:
             if state.compiled is not None:
+                state.compiled.is_lost = True
                 self._compiler.forget(state.grammar, state.compiled)
             if state.failure is None:
                 _fail(state, "took more of a processor for a mask than --grammar-step-time allows")
@@ -157,7 +206,12 @@ def _make_mask(state: GrammarState, new_tokens: Sequence[int], bits: NDArray[np.
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
     budget.spend(time.thread_time_ns() - start_ns, num_masks=1)
     if matcher.is_error():
-        _fail(state, matcher.get_error().partition("<state>")[0].strip())
+        reason = matcher.get_error().partition("<state>")[0].strip()
+        begun_at = state.begun_at
+        if _FULL in reason and (begun_at is None or len(state.tokens) >= begun_at + _TOKENS_AT_ONCE):
+            state.is_full = True
+        else:
+            _fail(state, reason)
 
 
 def _read(matcher: llguidance.LLMatcher, tokens: Sequence[int], budget: MaskBudget) -> None:

@@ -1,6 +1,7 @@
 """Grammars: what their texts accept, what is refused and how, and masks that follow an output however it came about."""
 
 import json
+import random
 import time
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ import pytest
 from chairlift.core.grammar import Grammar
 from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
 from chairlift.errors import ConfigurationError, InvalidRequestError
+from chairlift.structured import compiler as compiler_module
 from chairlift.structured.compiler import MAX_COMPILED, GrammarCompiler, find_error
 from chairlift.structured.mask_budget import MaskBudget
 from chairlift.structured.masks import GrammarMasks, GrammarState, allowed_tokens, unpack
@@ -52,8 +54,9 @@ def refusal(compiler: GrammarCompiler, grammar: Grammar) -> str:
 
 def accepts(compiler: GrammarCompiler, part: Part, text: str) -> bool:
     """Whether a text is allowed token by token, and may end there."""
-    masks = GrammarMasks(compiler)
-    state = GrammarState(whole(part, "field"))
+    masks, grammar = GrammarMasks(compiler), whole(part, "field")
+    compiler.prepare(grammar).exception(timeout=30)
+    state = GrammarState(grammar)
     new: list[int] = []
     for token in [*TOKENIZER.encode(text), END_ID]:
         if token not in allowed_tokens(masks.masks([(state, new)])[0]):
@@ -197,6 +200,7 @@ def test_a_mask_that_takes_too_long_fails_its_own_request_and_its_grammar_is_com
     # Whoever else is in the middle of this grammar would wait for the lost one.
     assert not masks.masks([(states[2], TOKENIZER.encode("a"))]).any()
     assert not masks.masks([(states[0], [])]).any()
+    compiler.prepare(grammar).result(30)
     anew = GrammarState(grammar)
     assert allowed_tokens(masks.masks([(anew, [])])[0]) == [ord("a")]
     assert anew.compiled is not before
@@ -239,6 +243,26 @@ def test_a_budget_is_what_one_step_may_take_and_a_tenth_more_with_every_step() -
     unlimited = MaskBudget(None)
     unlimited.spend(10**12)
     assert not unlimited.is_spent
+
+
+def test_whoever_finds_the_states_of_a_grammar_used_up_begins_anew_with_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests with the same grammar share its states, for as long as it is known: their number must end nobody."""
+    monkeypatch.setitem(compiler_module._LIMITS, "max_lexer_states", 600)
+    compiler = make_compiler()
+    masks, grammar = GrammarMasks(compiler), whole(regex_part("(.*[ab].{8}|.*c.{9}){2}end"), "field")
+    compiler.prepare(grammar).result(30)
+    used = set()
+    for number in range(13):
+        rng = random.Random(number)
+        state, output = GrammarState(grammar), TOKENIZER.encode("".join(rng.choice("abcx") for _ in range(24)))
+        for end in range(len(output) + 1):
+            bits = masks.masks([(state, output[state.num_read : end])])
+            assert state.failure is None
+            assert ord("a") in allowed_tokens(bits[0])
+            used.add(state.compiled)
+    assert len(used) > 1
 
 
 def test_without_a_limit_a_mask_may_take_what_it_takes() -> None:
