@@ -127,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
     def wait_for_prefix(self, group, num_looks, is_peek):
         """Whoever is looked at and begins so, stands aside, and those that stood aside with it before do too."""
         if self.order == "rerank":
-            num_looks = 1000  # who is in a window depends on who was looked at before
+            num_looks = 10**9  # who is in a window depends on who was looked at before
         with self.queue.peek() if is_peek else self.queue.walk() as walk:
             self.held_back = self.held_back if is_peek else set()
             while num_looks and (request := walk.next()) is not None:
@@ -218,7 +218,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert [request.request_id for request in self.queue.list_first(3)] == expected[:3]
         awake = [request.request_id for request in self.in_order(with_sleepers=False)]
         assert [request.request_id for request in self.queue.first(3)] == awake[:3]
-        assert [request.request_id for request in self.queue.first(1000)] == awake
+        assert [request.request_id for request in self.queue.first(len(expected))] == awake
         assert self.queue.num_waiting_for_prefix == len(expected) - len(awake)
         assert {r.request_id for r in self.waiting if self.queue.waits_for_prefix(r)} == set(expected) - set(awake)
         assert len(self.queue) == len(expected)
