@@ -156,8 +156,9 @@ def test_rotation_kv_write_and_attention(
     decodes: list[int],
     chunks: list[tuple[int, int]],
 ) -> None:
-    batch = make_batch(decodes, chunks, page_size)
-    kv = written_pages(batch, (2, NUM_PAGES, num_kv_heads, page_size, head_size), dtype)
+    num_pages = NUM_PAGES // page_size + 16
+    batch = make_batch(decodes, chunks, page_size, num_pages=num_pages)
+    kv = written_pages(batch, (2, num_pages, num_kv_heads, page_size, head_size), dtype)
     qkv = torch.randn(len(batch.token_ids), num_heads + 2 * num_kv_heads, head_size).to(dtype)
     cos_sin = torch.randn(800, head_size // 2), torch.randn(800, head_size // 2)
     results: list[list[torch.Tensor]] = []

@@ -97,6 +97,7 @@ def test_linear_in_blocks(
     bias = torch.randn(outputs) if has_bias else None
     x = torch.randn(num_rows, inputs) * 10 ** torch.randn(num_rows, 1)
     x[:, :16] = 0
+    x[:, 32:64] = 0
     actual = kernels.linear(x, kernels.pack_linear(weight, bias))
     expected = REFERENCE.linear(rounded_rows(x, largest), REFERENCE.pack_linear(weight, bias))
     # The last bit of a rounded number depends on how a quotient was computed.
@@ -112,6 +113,19 @@ def test_extreme_weights_in_four_bits_do_not_overflow(kernels: EagerKernels) -> 
     )
     x = torch.full((7, 64), 127.0)
     x[1] *= -1
+    actual = kernels.linear(x, kernels.pack_linear(weight))
+    assert torch.equal(actual, REFERENCE.linear(x, REFERENCE.pack_linear(weight)))
+
+
+def test_the_smallest_scales_in_half_precision_count(kernels: EagerKernels) -> None:
+    """Scales and minimums of blocks may be subnormal, and minimums negative."""
+    smallest = 2.0**-24
+    weight = BlockWeight(
+        torch.arange(32, dtype=torch.uint8).repeat(16, 1) % 16,
+        torch.full((16, 1), 3 * smallest, dtype=torch.float16),
+        torch.full((16, 1), -5 * smallest, dtype=torch.float16),
+    )
+    x = torch.full((2, 32), 127.0)
     actual = kernels.linear(x, kernels.pack_linear(weight))
     assert torch.equal(actual, REFERENCE.linear(x, REFERENCE.pack_linear(weight)))
 
@@ -165,6 +179,7 @@ def test_embedding(kernels: EagerKernels) -> None:
 @pytest.mark.parametrize("width", [8, 72, 576])
 def test_norms(kernels: EagerKernels, num_rows: int, width: int) -> None:
     x, residual, weight = (torch.randn(*shape) for shape in ((num_rows, width), (num_rows, width), (width,)))
+    x[:1] *= 1e-3  # where eps decides
     torch.testing.assert_close(kernels.rms_norm(x, weight, 1e-5), REFERENCE.rms_norm(x, weight, 1e-5), **CLOSE)
     ours, theirs = residual.clone(), residual.clone()
     torch.testing.assert_close(
@@ -225,6 +240,7 @@ def stored(kv: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Te
         (torch.int8, 9, 3, 64, 16),
         (torch.int8, 4, 2, 128, 32),
         (torch.int8, 3, 3, 16, 5),
+        (torch.int8, 2, 1, 16, 300),  # segments of 256 tokens begin within pages
     ],
     ids=str,
 )
@@ -243,7 +259,7 @@ def test_rotation_kv_write_and_attention(
     decodes: list[int],
     chunks: list[tuple[int, int]],
 ) -> None:
-    batch = make_batch(decodes, chunks, page_size, num_pages=4 * NUM_PAGES)
+    batch = make_batch(decodes, chunks, page_size, num_pages=4 * NUM_PAGES // page_size + 16)
     num_pages = 1 + max(int(table.max()) for table in (batch.decode_page_tables, *_page_tables(batch)) if table.numel())
     kv = written_pages(batch, (2, num_pages, num_kv_heads, page_size, head_size), torch.float32)
     pages, numbers = stored(kv, kv_dtype)
@@ -277,6 +293,43 @@ def kept_numbers(pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return by_token(numbers.float(), page_size)
     scales = numbers[..., -4 * page_size :].contiguous().view(torch.float32)
     return by_token(numbers[..., : -4 * page_size].float(), page_size) * scales.unsqueeze(-1)
+
+
+def pages_of_values(kernels: EagerKernels, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Write one head's values ``[T, d]`` to pages; return what the pages stand for, token by token."""
+    num_rows, head_size = values.shape
+    page_size = 4
+    batch = make_batch([], [(num_rows, num_rows)], page_size, num_pages=num_rows)
+    width = head_size + 4 if dtype == torch.int8 else head_size
+    pages = torch.zeros(2, num_rows, 1, page_size, width, dtype=dtype)
+    turns = torch.ones(num_rows, head_size // 2), torch.zeros(num_rows, head_size // 2)
+    q, k = torch.randn(2, num_rows, 1, head_size)
+    kernels.rope_and_write_kv(q, k, values.unsqueeze(1), turns, batch, pages)
+    return kept_numbers(pages, dtype)[1, batch.kv_slots // page_size, 0, batch.kv_slots % page_size]
+
+
+def test_pages_in_bfloat16_hold_the_nearest_numbers(kernels: EagerKernels) -> None:
+    values = torch.randn(7, 16)
+    values[1] = 1 + torch.arange(16) * 2**-8  # every other one lies in the middle: ties go to even
+    values[2] = -values[1]
+    values[3, ::2] = torch.tensor([0x7FFFFFFF, 0x7F800001, 0x7FC00000, -1] * 2, dtype=torch.int32).view(torch.float32)
+    values[4, :2] = torch.tensor([float("inf"), -float("inf")])
+    values[5] = torch.finfo(torch.float32).max
+    written = pages_of_values(kernels, values, torch.bfloat16)
+    torch.testing.assert_close(written, values.bfloat16().float(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_pages_in_int8_hold_the_nearest_numbers_and_what_is_not_finite_stays_so(kernels: EagerKernels) -> None:
+    values = torch.randn(8, 16) * 10 ** torch.arange(-3.0, 5.0).unsqueeze(1)
+    values[1] = 0
+    values[3, 5], values[4, 0], values[6, 15] = float("nan"), float("inf"), -float("inf")
+    written = pages_of_values(kernels, values, torch.int8)
+    is_bad = torch.tensor([row in (3, 4, 6) for row in range(8)])
+    assert not torch.isfinite(written[is_bad]).any()
+    good, kept = values[~is_bad], written[~is_bad]
+    largest = good.abs().amax(1, keepdim=True)
+    assert ((kept - good).abs() <= largest / 127 * 0.5001).all()
+    torch.testing.assert_close(kept.abs().amax(1, keepdim=True), largest, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.int8])
