@@ -19,6 +19,7 @@ DEV_STAMP := $(VENV)/.chairlift-dev
 NATIVE := src/chairlift/execution/torch_backend/kernels_native
 NATIVE_STAMP := $(VENV)/.chairlift-native
 PYTEST := $(BIN)/python -m pytest $(if $(CI),--hypothesis-profile=ci)
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev native serve test bench bench-peers performance-page check format format-check lint types layers \
@@ -63,10 +64,11 @@ serve: $(RUN_STAMP) $(NATIVE_STAMP) ## serve the default model on 127.0.0.1:8000
 
 # --------------------------------------------------------------------------------------------------------- testing
 
-# A file stays in one process, so that what its tests share is made once.
+# A file stays in one process, so that what its tests share is made once. Files begin in the order of their names: the
+# long ones of tests/equivalence early, so that at the end, in tests/unit, no process waits for the other.
 test: $(DEV_STAMP) $(NATIVE_STAMP) ## run every test; the unit tests also once where torch cannot be imported
-	$(PYTEST) tests/unit --without-torch -q
-	$(PYTEST) -n $(JOBS) --dist loadfile --durations=10 $(ARGS)
+	$(PYTEST) tests/unit --without-torch -q $(PARALLEL)
+	$(PYTEST) $(PARALLEL) --durations=10 $(ARGS)
 
 # ------------------------------------------------------------------------------------------------------- measuring
 
