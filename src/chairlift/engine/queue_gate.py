@@ -114,8 +114,7 @@ def full_queue_of_tenant(scheduler: Scheduler, num_waiting: int, max_reqs: int) 
     """The refusal for the sake of a tenant's ``max_num_queued_reqs``."""
     waiting = "1 request of this tenant waits" if num_waiting == 1 else f"{num_waiting} requests of this tenant wait"
     return OverloadedError(
-        f"{waiting}, and its max_num_queued_reqs is {max_reqs} "
-        "(--tenants); try again later",
+        f"{waiting}, and its max_num_queued_reqs is {max_reqs} (--tenants); try again later",
         retry_after_s=_until_left(scheduler, num_waiting - max_reqs + 1),
     )
 
