@@ -210,7 +210,8 @@ def show(comparison: Comparison) -> None:
             continue
         last = next(run for run in reversed(one.runs) if run.output_tok_s is not None)
         ratio = "" if mine is None else f"{mine / value:.2f}"
-        rounds = ", ".join(f"{figure:.0f}" for figure in one.figures)
+        ran = [run.total_tok_s if comparison.task == "prefill" else run.output_tok_s for run in one.runs]
+        rounds = ", ".join(f"{figure:.0f}" for figure in ran if figure is not None)
         cells = (f"{value:.1f}", rounds, str(last.num_requests), ratio, last.version or "")
         table.add_row(one.title, f"{one.configuration} ({last.precision})", *cells)
     for name, reason in comparison.missing.items():
