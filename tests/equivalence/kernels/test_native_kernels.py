@@ -391,6 +391,34 @@ def test_rounding_on_the_way_changes_nothing(
         assert torch.equal(product, again)
 
 
+@pytest.mark.parametrize("quantize", [quantize_q4, quantize_int8])
+@pytest.mark.parametrize("head_size", [64, 48])
+@pytest.mark.parametrize(
+    ("decodes", "chunks"), [([5, 700], [(40, 90)]), ([256, 1025, 2100, 1024], [(2, 1025), (30, 1030)])], ids=str
+)
+def test_attention_rounds_what_it_returns_whether_its_context_is_in_parts_or_not(
+    lazy_kernels: NativeKernels,
+    quantize: Callable[[torch.Tensor], BlockWeight],
+    head_size: int,
+    decodes: list[int],
+    chunks: list[tuple[int, int]],
+) -> None:
+    """A head of 48 inputs is no whole number of blocks of 32: rounding is then an operation by itself."""
+    batch = make_batch(decodes, chunks, 16, num_pages=4 * NUM_PAGES)
+    kv, _ = stored(written_pages(batch, (2, 4 * NUM_PAGES, 2, 16, head_size), torch.float32), torch.int8)
+    packed = lazy_kernels.pack_linear(quantize(torch.randn(96, 6 * head_size)))
+    q = torch.randn(len(batch.token_ids), 6, head_size)
+    for _ in range(2):  # the second time in memory that the first one left
+        attended = lazy_kernels.attention(q, kv, batch, 0.125, None)
+        product = lazy_kernels.linear(attended, packed)
+        lazy_kernels.finish()
+        copy = attended.clone()
+        again = lazy_kernels.linear(copy, packed)
+        lazy_kernels.finish()
+        assert torch.equal(product, again)
+        assert torch.isfinite(product).all()
+
+
 def test_only_what_was_written_down_last_is_rounded_on_the_way(lazy_kernels: NativeKernels) -> None:
     packed = lazy_kernels.pack_linear(quantize_q4(torch.randn(96, 64)))
     x, weight = torch.randn(5, 64), torch.randn(64)

@@ -5,6 +5,7 @@ at :meth:`NativeKernels.finish`, or when nothing but tensors may be read.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -31,10 +32,25 @@ _HEAD_SIZE_UNIT = 16
 _MAX_HEAD_SIZE = 1024
 _MATRIX = 2  # axes
 _NOT_ROUNDED = (0, 0, 0, 0)
+_ATTENTION_ROUNDED, _MERGE_ROUNDED = 15, 7
+"""Arguments that say where the result is rounded to; the number of rows comes behind them."""
 
 
 class _CannotRecord(Exception):
     """A result has to be read before the end."""
+
+
+class _Roundable(NamedTuple):
+    """The operations written down last, which could round their result as well."""
+
+    num_operations: int
+    """That were written down so far."""
+    address: int
+    """Of the result."""
+    places: tuple[tuple[int, int], ...]
+    """Operations, and the argument of each that says whether to round, and where to."""
+    kept: torch.Tensor | None
+    """What these operations use beside their operands: the memory of the rounded result must be another."""
 
 
 class NativeKernels:
@@ -56,7 +72,7 @@ class NativeKernels:
         self._buffers = Buffers()
         self._runs: dict[int | None, AttentionRuns] = {}
         self._recording: Recording | None = None
-        self._roundable: tuple[int, int, int] | None = None
+        self._roundable: _Roundable | None = None
 
     kv_dtypes = frozenset(_KV_TYPES)
     """Numbers that KV pages may hold."""
@@ -219,8 +235,15 @@ class NativeKernels:
             _KV_TYPES[kv.dtype],
             window or 0,
             float_bits(scale),
+            *_NOT_ROUNDED,
+            num_rows,
         )
-        if len(runs.merges) or self._recording is not None:
+        merges = len(runs.merges) > 0 or self._recording is not None
+        if merges:
+            if self._recording is not None:
+                # How many items there are follows from the runs, and is filled in after the rows.
+                self._recording.row_operations[num_rows, 1, _ATTENTION_ROUNDED + 4].append(self._due.count - 1)
+                self._recording.row_operations[num_rows, 1, _MERGE_ROUNDED + 4].append(self._due.count)
             self._due.add(
                 "merge",
                 len(runs.merges) * num_kv_heads,
@@ -231,7 +254,11 @@ class NativeKernels:
                 num_kv_heads,
                 group,
                 head_size,
+                *_NOT_ROUNDED,
+                num_rows,
             )
+        if head_size % BLOCK_SIZE == 0:
+            self._may_round(out, _ATTENTION_ROUNDED, *((_MERGE_ROUNDED,) if merges else ()), kept=partials)
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -320,15 +347,18 @@ class NativeKernels:
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
         scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
         place = (8 * rounded.element_size(), rounded.data_ptr(), scales.data_ptr(), sums.data_ptr())
-        if self._roundable is not None and self._roundable[:2] == (self._due.count - 1, x.data_ptr()):
-            self._due.amend(self._roundable[2], *place)
+        if self._roundable is not None and self._roundable[:2] == (self._due.count, x.data_ptr()):
+            for index, argument in self._roundable.places:
+                self._due.amend(index, argument, *place)
         else:
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
         return rounded, scales, sums
 
-    def _may_round(self, out: torch.Tensor, argument: int) -> None:
-        """Remember that the operation just written down could round its result as well, and where that is said."""
-        self._roundable = (self._due.count - 1, out.data_ptr(), argument)
+    def _may_round(self, out: torch.Tensor, *arguments: int, kept: torch.Tensor | None = None) -> None:
+        """Remember that the last operations, one for each argument, could round their result: it says where to."""
+        count = self._due.count
+        places = tuple(enumerate(arguments, start=count - len(arguments)))
+        self._roundable = _Roundable(count, out.data_ptr(), places, kept)
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""

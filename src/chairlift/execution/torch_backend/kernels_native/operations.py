@@ -64,10 +64,10 @@ class OperationList:
         self.count += 1
         self._num_items = max(self._num_items, num_items)
 
-    def amend(self, argument: int, *values: int) -> None:
-        """Replace arguments of the operation written down last."""
+    def amend(self, index: int, argument: int, *values: int) -> None:
+        """Replace arguments of an operation that was written down."""
         first = FIRST_ARGUMENT + argument
-        self._operations.fields[self.count - 1, first : first + len(values)] = values
+        self._operations.fields[index, first : first + len(values)] = values
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive whose memory the operations use."""

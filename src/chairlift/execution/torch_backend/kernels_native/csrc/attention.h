@@ -2,8 +2,8 @@
 //
 // Knows nothing of requests: an item is a run of query tokens, a part of their context, and a key-value head.
 //
-//   keys      0 ....... SPLIT_TOKENS ....... 2 SPLIT_TOKENS ....... the run's first token ... its last token
-//             | part 0             | part 1               | part 2                                      |
+//   keys      0 .......................... 1,024 .......... 2,048 ....... the run's first token ... its last token
+//             | part 0                     | part 1         | part 2                                             |
 //
 // All query heads that share the key-value head, of all tokens of the run, are the rows of two small matrix products
 // per page: scores = queries x keys, and sums += weights x values. Contexts of more than one part are put together by
@@ -20,7 +20,6 @@ namespace CHAIRLIFT_ISA {
 
 constexpr int64_t SEGMENT_TOKENS = 256;               // scored before their weights are used
 constexpr int64_t SCORE_STRIDE = SEGMENT_TOKENS + 16;  // scores are written and read by vectors
-constexpr int64_t MAX_RUN_ROWS = 48;     // query heads times tokens; more only if a single token has them
 constexpr float LOWEST = -3.0e38f;
 
 struct Run {
@@ -38,7 +37,18 @@ struct AttentionArguments {
   char* kv;
   int64_t q_stride, out_stride, num_kv_heads, group, head_size, page_size, values_offset, kv_type, window;
   double scale;
+  Rounded rounded;
+  int64_t num_rows;  // of all runs
 };
+
+// Round one head's numbers of a row, as if the whole row were rounded: a head is whole blocks.
+inline void round_head(const float* x, const Rounded& to, int64_t row, int64_t num_rows, int64_t first, int64_t size,
+                       int64_t depth) {
+  const int64_t skipped = first / BLOCK * num_rows;
+  const Rounded part = {to.num_bits, (char*)to.numbers + (row * depth + first) * (to.num_bits / 8),
+                        to.scales + skipped + row, to.sums + skipped + row};
+  round_row(x, part, 0, num_rows, size);
+}
 
 inline vf load_kv(const float* from) { return load(from); }
 inline vf load_kv(const uint16_t* from) { return load_bfloat(from); }
@@ -321,6 +331,8 @@ inline void attention_item(const int64_t* arguments, int64_t item) {
     const int64_t token = row / a.group, head = kv_head * a.group + row % a.group;
     float* to = a.out + (run.first_row + token) * a.out_stride + head * size;
     for (int64_t i = 0; i < size; i++) to[i] = sums[row * size + i] / totals[row];
+    if (a.rounded.num_bits)
+      round_head(to, a.rounded, run.first_row + token, a.num_rows, head * size, size, a.num_kv_heads * a.group * size);
   }
 }
 
@@ -333,6 +345,8 @@ struct MergeArguments {
   const float* partials;
   float* out;
   int64_t out_stride, num_kv_heads, group, head_size;
+  Rounded rounded;
+  int64_t num_rows;
 };
 
 // Put the parts of one run and head together: each part's sums shrink by how far its best score lies below the best.
@@ -358,6 +372,9 @@ inline void merge_item(const int64_t* arguments, int64_t item) {
       for (int64_t j = 0; j < size; j += W) store(to + j, load(to + j) + load(from + j) * shrink);
     }
     for (int64_t i = 0; i < size; i++) to[i] /= total;
+    if (a.rounded.num_bits)
+      round_head(to, a.rounded, merge.first_row + token, a.num_rows, head * size, size,
+                 a.num_kv_heads * a.group * size);
   }
 }
 
