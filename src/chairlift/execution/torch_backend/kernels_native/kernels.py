@@ -5,7 +5,6 @@ at :meth:`NativeKernels.finish`, or when nothing but tensors may be read.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 
@@ -16,41 +15,32 @@ from chairlift.execution.torch_backend.kernels_native.buffers import Buffers
 from chairlift.execution.torch_backend.kernels_native.library import Library
 from chairlift.execution.torch_backend.kernels_native.operations import OperationList
 from chairlift.execution.torch_backend.kernels_native.packing import PackedLinear, pack_linear
-from chairlift.execution.torch_backend.kernels_native.program import Cut, Inputs, LinearShape, Program, Recording
+from chairlift.execution.torch_backend.kernels_native.program import (
+    ROWS_PER_ITEM,
+    Cut,
+    Inputs,
+    LinearShape,
+    Program,
+    Recording,
+)
+from chairlift.execution.torch_backend.kernels_native.rounding import (
+    ATTENTION_ROUNDED,
+    MERGE_ROUNDED,
+    NOT_ROUNDED,
+    Rounding,
+)
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
 
-_ROWS_PER_ITEM = 4
-_MAX_TILE_ROWS = 6
-_CACHED_ROWS_BYTES = 128 * 1024
-_ITEMS_PER_THREAD = 8
-_PAIR = 2
-"""Panels that are computed together where there are many rows."""
 _ROUNDED = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
 _KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 _HEAD_SIZE_UNIT = 16
 _MAX_HEAD_SIZE = 1024
 _MATRIX = 2  # axes
-_NOT_ROUNDED = (0, 0, 0, 0)
-_ATTENTION_ROUNDED, _MERGE_ROUNDED = 15, 7
-"""Arguments that say where the result is rounded to; the number of rows comes behind them."""
 
 
 class _CannotRecord(Exception):
     """A result has to be read before the end."""
-
-
-class _Roundable(NamedTuple):
-    """The operations written down last, which could round their result as well."""
-
-    num_operations: int
-    """That were written down so far."""
-    address: int
-    """Of the result."""
-    places: tuple[tuple[int, int], ...]
-    """Operations, and the argument of each that says whether to round, and where to."""
-    kept: torch.Tensor | None
-    """What these operations use beside their operands: the memory of the rounded result must be another."""
 
 
 class NativeKernels:
@@ -67,12 +57,12 @@ class NativeKernels:
     def __init__(self, library: Library, threads: Threads) -> None:
         self.description = f"C++ kernels for {library.instruction_set}"
         self._num_lanes = library.num_lanes
-        self._num_threads = threads.num_threads
+        self._cut = Cut(threads.num_threads)
         self._due = OperationList(library, threads.run)
         self._buffers = Buffers()
         self._runs: dict[int | None, AttentionRuns] = {}
         self._recording: Recording | None = None
-        self._roundable: _Roundable | None = None
+        self._rounding = Rounding(self._due)
 
     kv_dtypes = frozenset(_KV_TYPES)
     """Numbers that KV pages may hold."""
@@ -132,7 +122,7 @@ class NativeKernels:
             else:
                 inputs, scale_rows, sum_rows = self._round(x, _ROUNDED[packed.operation])
                 scales, sums = scale_rows.data_ptr(), sum_rows.data_ptr()
-            block_rows, block_panels = self._block_sizes(num_rows, depth * inputs.element_size(), num_panels)
+            block_rows, block_panels = self._cut.block_sizes(num_rows, depth * inputs.element_size(), num_panels)
             num_items = -(-num_rows // block_rows) * -(-num_panels // block_panels)
             if self._recording is not None:
                 shape = LinearShape(depth * inputs.element_size(), num_panels)
@@ -235,15 +225,15 @@ class NativeKernels:
             _KV_TYPES[kv.dtype],
             window or 0,
             float_bits(scale),
-            *_NOT_ROUNDED,
+            *NOT_ROUNDED,
             num_rows,
         )
         merges = len(runs.merges) > 0 or self._recording is not None
         if merges:
             if self._recording is not None:
                 # How many items there are follows from the runs, and is filled in after the rows.
-                self._recording.row_operations[num_rows, 1, _ATTENTION_ROUNDED + 4].append(self._due.count - 1)
-                self._recording.row_operations[num_rows, 1, _MERGE_ROUNDED + 4].append(self._due.count)
+                self._recording.row_operations[num_rows, 1, ATTENTION_ROUNDED + 4].append(self._due.count - 1)
+                self._recording.row_operations[num_rows, 1, MERGE_ROUNDED + 4].append(self._due.count)
             self._due.add(
                 "merge",
                 len(runs.merges) * num_kv_heads,
@@ -254,24 +244,24 @@ class NativeKernels:
                 num_kv_heads,
                 group,
                 head_size,
-                *_NOT_ROUNDED,
+                *NOT_ROUNDED,
                 num_rows,
             )
         if head_size % BLOCK_SIZE == 0:
-            self._may_round(out, _ATTENTION_ROUNDED, *((_MERGE_ROUNDED,) if merges else ()), kept=partials)
+            self._rounding.may_round(out, ATTENTION_ROUNDED, *((MERGE_ROUNDED,) if merges else ()), kept=partials)
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = self._buffers.empty(num_rows, width)
-        self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width, *_NOT_ROUNDED)
-        self._may_round(out, 4)
+        self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width, *NOT_ROUNDED)
+        self._rounding.may_round(out, 4)
         return out
 
     def finish(self) -> None:
         """Compute everything that was written down."""
-        self._roundable = None
+        self._rounding.forget()
         if self._recording is None:
             self._due.run()
 
@@ -282,7 +272,7 @@ class NativeKernels:
         """
         inputs = Inputs.of(num_rows)
         self._recording = recording = Recording()
-        self._roundable = None
+        self._rounding.forget()
         # Memory of its own: what a program writes to belongs to nobody else, not even between its runs.
         usual_buffers, self._buffers = self._buffers, Buffers()
         try:
@@ -291,11 +281,11 @@ class NativeKernels:
             self._due.take()
             return None
         finally:
-            self._recording = self._roundable = None
+            self._recording = None
+            self._rounding.forget()
             self._runs.clear()
             buffers, self._buffers = self._buffers, usual_buffers
-        cut = Cut(self._block_sizes, _ROWS_PER_ITEM)
-        return Program(self._due.take(), recording, inputs, output, buffers, cut)
+        return Program(self._due.take(), recording, inputs, output, buffers, self._cut)
 
     def run(self, program: Program, batch: ForwardBatch, heads: tuple[int, int, int], page_size: int) -> torch.Tensor:
         """Compute a step with a program that it fits; returns the sampling rows' hidden states.
@@ -334,10 +324,10 @@ class NativeKernels:
             num_rows,
             width,
             float_bits(eps),
-            *_NOT_ROUNDED,
+            *NOT_ROUNDED,
         )
         if x.ndim == _MATRIX:
-            self._may_round(out, 9)
+            self._rounding.may_round(out, 9)
         return out
 
     def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -347,31 +337,12 @@ class NativeKernels:
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
         scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
         place = (8 * rounded.element_size(), rounded.data_ptr(), scales.data_ptr(), sums.data_ptr())
-        if self._roundable is not None and self._roundable[:2] == (self._due.count, x.data_ptr()):
-            for index, argument in self._roundable.places:
-                self._due.amend(index, argument, *place)
-        else:
+        if not self._rounding.is_done_on_the_way(x, place):
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
         return rounded, scales, sums
-
-    def _may_round(self, out: torch.Tensor, *arguments: int, kept: torch.Tensor | None = None) -> None:
-        """Remember that the last operations, one for each argument, could round their result: it says where to."""
-        count = self._due.count
-        places = tuple(enumerate(arguments, start=count - len(arguments)))
-        self._roundable = _Roundable(count, out.data_ptr(), places, kept)
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""
         if self._recording is not None:
             self._recording.row_operations[rows].append(self._due.count)
-        self._due.add(name, -(-rows[0] * rows[1] // _ROWS_PER_ITEM), *arguments)
-
-    def _block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
-        """Return how many rows and how many panels an item takes."""
-        most_rows = max(_MAX_TILE_ROWS, _CACHED_ROWS_BYTES // row_bytes // _MAX_TILE_ROWS * _MAX_TILE_ROWS)
-        num_blocks = -(-num_rows // most_rows)
-        even_share = -(-num_rows // num_blocks)
-        rows = -(-even_share // _MAX_TILE_ROWS) * _MAX_TILE_ROWS
-        panels = num_panels * num_blocks // (self._num_threads * _ITEMS_PER_THREAD)
-        panels = max(1, panels if panels < _PAIR else panels // _PAIR * _PAIR)
-        return rows, min(panels, num_panels)
+        self._due.add(name, -(-rows[0] * rows[1] // ROWS_PER_ITEM), *arguments)

@@ -9,7 +9,6 @@ written down then differs between steps in few places, and those are filled in b
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +26,14 @@ from chairlift.execution.torch_backend.kernels_native.operations import (
 )
 
 Places = NDArray[np.int64]
+
+ROWS_PER_ITEM = 4
+"""Rows that operations on single rows take at once."""
+_MAX_TILE_ROWS = 6
+_CACHED_ROWS_BYTES = 128 * 1024
+_ITEMS_PER_THREAD = 8
+_PAIR = 2
+"""Panels that are computed together where there are many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,19 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How operations are cut into items."""
+    """How products are cut into items for so many threads."""
 
-    block_sizes: Callable[[int, int, int], tuple[int, int]]
-    """Rows and panels per item of a product, from its rows, bytes of a row, and panels."""
-    rows_per_item: int
-    """Rows that other operations take at once."""
+    num_threads: int
+
+    def block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
+        """Return how many rows and how many panels an item takes."""
+        most_rows = max(_MAX_TILE_ROWS, _CACHED_ROWS_BYTES // row_bytes // _MAX_TILE_ROWS * _MAX_TILE_ROWS)
+        num_blocks = -(-num_rows // most_rows)
+        even_share = -(-num_rows // num_blocks)
+        rows = -(-even_share // _MAX_TILE_ROWS) * _MAX_TILE_ROWS
+        panels = num_panels * num_blocks // (self.num_threads * _ITEMS_PER_THREAD)
+        panels = max(1, panels if panels < _PAIR else panels // _PAIR * _PAIR)
+        return rows, min(panels, num_panels)
 
 
 class Program:
@@ -108,7 +122,7 @@ class Program:
         inputs: what the operations read.
         output: hidden states of the sampling rows, ``[sampling rows while recording, E]``.
         buffers: the memory of all results in between.
-        cut: how operations are cut into items.
+        cut: how products are cut into items.
     """
 
     def __init__(
@@ -151,7 +165,7 @@ class Program:
         for recorded, factor, argument, places in self._row_operations:
             num_rows = actual[recorded] * factor
             fields[places, FIRST_ARGUMENT + argument] = num_rows
-            fields[places, ITEMS_FIELD] = -(-num_rows // self._cut.rows_per_item)
+            fields[places, ITEMS_FIELD] = -(-num_rows // ROWS_PER_ITEM)
         for recorded, shape, places in self._linear_operations:
             num_rows = actual[recorded]
             block_rows, block_panels = self._cut.block_sizes(max(1, num_rows), shape.row_bytes, shape.num_panels)
