@@ -3,11 +3,13 @@
 import ctypes
 import mmap
 import sys
+from typing import Any
 
 import pytest
 import torch
 
-from chairlift.core.step_plan import PageGrowth, StepPlan
+from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import NewRequest, PageCopy, PageGrowth, StepPlan
 from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
 from chairlift.execution.torch_backend.memory_ahead import MemoryAhead, Region, regions_of
 
@@ -87,7 +89,15 @@ def test_closing_in_the_middle_ends_the_thread() -> None:
     ahead.close()
 
 
-def test_pages_that_a_plan_names_are_there_first() -> None:
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("grown", (PageGrowth(1, (3, 4000, 17)),)),
+        ("copies", (PageCopy(1, 4000),)),
+        ("swapped_in", (PageCopy(1, 4000),)),
+    ],
+)
+def test_pages_that_a_plan_names_are_there_first(field: str, names: tuple[Any, ...]) -> None:
     shape = KVShape(2, 2, 64, 16, torch.float32)
     cache = KVCache(shape, 4096, torch.device("cpu"))
     halves = [region for layer in cache.layers for region in regions_of(layer)]
@@ -95,7 +105,25 @@ def test_pages_that_a_plan_names_are_there_first() -> None:
     assert {region.item_bytes * region.num_items * 4 for region in halves} == {shape.page_bytes * 4096}
     cache._ahead.wait()
     assert all(resident_bytes(region) < 8 * MIB for region in halves)
-    cache.reached(StepPlan(step=1, epoch=0, num_tokens=0, num_decodes=0, grown=(PageGrowth(1, (3, 4000, 17)),)))
+    cache.reached(StepPlan(step=1, epoch=0, num_tokens=0, num_decodes=0, **{field: names}))
     cache._ahead.wait()
     assert all(resident_bytes(region) >= 32 * MIB for region in halves)
     cache.close()
+
+
+def test_a_new_request_counts_also_when_another_one_grows() -> None:
+    cache = KVCache(KVShape(1, 1, 64, 16, torch.float32), 4096, torch.device("cpu"))
+    (keys, _) = regions_of(cache.layers[0])
+    new = NewRequest(1, (1,) * 17, 16, (4000, 7), 0, SamplingParams(), 0)
+    cache.reached(StepPlan(step=1, epoch=0, num_tokens=0, num_decodes=0, new=(new,), grown=(PageGrowth(2, (1,)),)))
+    cache._ahead.wait()
+    assert resident_bytes(keys) >= 16 * MIB
+    cache.close()
+
+
+def test_items_larger_than_a_huge_page_are_taken_ahead_too() -> None:
+    (region,) = regions(16, item_bytes=4 * MIB)
+    ahead = MemoryAhead([region])
+    ahead.reached(0)
+    ahead.wait()
+    assert resident_bytes(region) == 8 * MIB

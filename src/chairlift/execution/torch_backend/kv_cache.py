@@ -61,8 +61,10 @@ class KVCache:
 
     def reached(self, plan: StepPlan) -> None:
         """A step is about to be run that may write the pages which this plan names."""
-        last = max((max(new.pages, default=0) for new in plan.new), default=0)
-        self._ahead.reached(max((max(growth.pages, default=0) for growth in plan.grown), default=last))
+        named = [max(new.pages, default=0) for new in plan.new]
+        named += [max(growth.pages, default=0) for growth in plan.grown]
+        named += [copy.target for copy in (*plan.copies, *plan.swapped_in)]
+        self._ahead.reached(max(named, default=0))
 
     def close(self) -> None:
         """Free the memory."""

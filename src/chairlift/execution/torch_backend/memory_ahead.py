@@ -66,7 +66,8 @@ class MemoryAhead:
 
     def reached(self, item: int) -> None:
         """Somebody is about to write this item; what follows soon is taken in the background."""
-        num_wanted = 1 + (item + self._block_items * 3 // 4) // self._block_items
+        # What is three quarters of a block further on, but at least the next item.
+        num_wanted = 1 + (item + max(1, self._block_items * 3 // 4)) // self._block_items
         if num_wanted <= self._num_wanted or not self._regions:
             return
         with self._lock:
