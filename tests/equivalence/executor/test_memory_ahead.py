@@ -114,7 +114,7 @@ def test_pages_that_a_plan_names_are_there_first(field: str, names: tuple[Any, .
 def test_a_new_request_counts_also_when_another_one_grows() -> None:
     cache = KVCache(KVShape(1, 1, 64, 16, torch.float32), 4096, torch.device("cpu"))
     (keys, _) = regions_of(cache.layers[0])
-    new = NewRequest(1, (1,) * 17, 16, (4000, 7), 0, SamplingParams(), 0)
+    new = NewRequest(1, (1,) * 17, 17, 0, (4000, 7), SamplingParams(), 0)
     cache.reached(StepPlan(step=1, epoch=0, num_tokens=0, num_decodes=0, new=(new,), grown=(PageGrowth(2, (1,)),)))
     cache._ahead.wait()
     assert resident_bytes(keys) >= 16 * MIB
