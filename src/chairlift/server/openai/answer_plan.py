@@ -113,7 +113,13 @@ def find_tools(body: ChatBody) -> ToolRequest | None:
     if choice == "none":
         return None
     tools = [
-        Tool(tool.function.name, tool.function.parameters or {}, tool.function.strict is True) for tool in body.tools
+        Tool(
+            tool.function.name,
+            tool.function.parameters or {},
+            tool.function.strict is True,
+            param=f"tools[{place}].function.parameters",
+        )
+        for place, tool in enumerate(body.tools)
     ]
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequestError("two tools have the same name", param="tools")

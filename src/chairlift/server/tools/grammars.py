@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from chairlift.core.grammar import Grammar
+from chairlift.server.tools.tagged_parameters import tagged_parameters
 from chairlift.structured.sources import Part, compose, json_part, quote_text
 
 MAX_FORCED_CALLS = 16
@@ -27,6 +28,8 @@ class Tool:
     is_strict: bool = False
     takes_anything: bool = False
     """Whether parameters that the schema does not name may stand among the tags of Qwen 3 Coder."""
+    param: str = "tools"
+    """The request's field that holds the parameters, for errors."""
 
 
 Quote = Callable[[str], str]
@@ -96,18 +99,16 @@ def tagged_bodies(tools: Sequence[Tool]) -> Lark:
     ]
     for index, tool in enumerate(tools):
         members: list[str] = []
-        properties = cast("Mapping[str, Any]", tool.parameters.get("properties") or {})
-        required = cast("Sequence[str]", tool.parameters.get("required") or ())
-        for place, (key, schema) in enumerate(properties.items()):
+        for place, parameter in enumerate(tagged_parameters(tool.parameters, tool.param)):
             rule = f"parameter_{index}_{place}"
-            opening = quote_text(f"<parameter={key}>\n")
-            if _is_text(schema):
+            opening = quote_text(f"<parameter={parameter.key}>\n")
+            if _is_text(parameter.schema):
                 lines.append(f"{rule}: {opening} text")
             else:
                 name = f"value_{index}_{place}"
-                parts[name] = json_part(_with_definitions(schema, tool.parameters))
+                parts[name] = json_part(parameter.schema)
                 lines.append(f'{rule}: {opening} @{name} "\\n</parameter>\\n"')
-            members.append(rule if key in required else f"{rule}?")
+            members.append(rule if parameter.is_required else f"{rule}?")
         if tool.takes_anything:
             members.append('("<parameter=" /[^>\\n]+/ ">\\n" text)*')
         opening = quote_text(f"{tool.name}>\n")
@@ -176,11 +177,3 @@ def _is_text(schema: Any) -> bool:
         return False
     known = cast("Mapping[str, Any]", schema)
     return known.get("type") == "string" and not (known.keys() & {"enum", "const", "pattern", "format", "maxLength"})
-
-
-def _with_definitions(schema: Any, parameters: Mapping[str, Any]) -> Any:
-    """A member's schema with the definitions that it may refer to."""
-    if not isinstance(schema, Mapping):
-        return schema
-    shared = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters}
-    return {**shared, **cast("Mapping[str, Any]", schema)}

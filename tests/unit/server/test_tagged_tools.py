@@ -1,0 +1,142 @@
+"""Tools whose calls are written as tags: which schemas can be followed, and that what is written is what is read."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from chairlift.config.sections import AnswerSettings, ServerSettings
+from chairlift.server.app import create_app
+from chairlift.server.context import WebSections
+from chairlift.server.tools.grammars import Tool, forced_calls, free_answer
+from chairlift.server.tools.pieces import Assembled
+from chairlift.server.tools.reader import AnswerReader, ReadingPlan
+from chairlift.server.tools.table import TOOL_FORMATS
+from chairlift.structured.sources import quote_text
+from tests.unit.server.stub_engine import StubEngine
+from tests.unit.server.test_strict_tools import fits, model_that_wants
+
+QWEN = TOOL_FORMATS["qwen3_coder"]
+CALL = "<tool_call>\n<function=w>\n{}</function>\n</tool_call>"
+
+
+def written(**values: str) -> str:
+    return CALL.format("".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items()))
+
+
+def is_held(schema: Mapping[str, Any], text: str) -> bool:
+    """Whether both grammars, that of a free answer and that of a forced one, let a model write this."""
+    tools = [Tool("w", schema, is_strict=True)]
+    assert QWEN.free is not None
+    found = {
+        fits(free_answer(QWEN.free(tools, None, quote_text), None, "tools"), text),
+        fits(forced_calls(QWEN.grammar(tools, 2, quote_text), None, "tools"), text),
+    }
+    assert len(found) == 1
+    return found.pop()
+
+
+def read(schema: Mapping[str, Any], text: str) -> Assembled:
+    """What is read of a text; the same wherever it is cut."""
+    wholes: list[Assembled] = []
+    for size in (len(text), 1, 2, 7):
+        reader = AnswerReader(ReadingPlan(scanner=lambda: QWEN.scanner(["w"], {"w": schema})))
+        whole = Assembled()
+        for place in range(0, len(text), size):
+            whole.add(reader.read(text[place : place + size]))
+        whole.add(reader.read("", is_final=True))
+        wholes.append(whole)
+    assert all(whole == wholes[0] for whole in wholes)
+    return wholes[0]
+
+
+def arguments(schema: Mapping[str, Any], text: str) -> Any:
+    found = read(schema, text)
+    assert found.content == ""
+    (call,) = found.calls
+    return json.loads(call.arguments)
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+# ---------------------------------------------------------------------------------- schemas that cannot be followed
+
+
+def answer_to(*parameters: Any, strict: bool = True, **fields: Any) -> httpx.Response:
+    """The answer to a request with a tool for each of these schemas."""
+
+    async def send() -> httpx.Response:
+        sections = WebSections(answers=AnswerSettings(tool_call_parser="qwen3_coder"))
+        app = create_app(StubEngine(script=model_that_wants("Hm.")), ServerSettings(), sections=sections)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        tools = [
+            {"type": "function", "function": {"name": f"w{place}", "parameters": schema, "strict": strict}}
+            for place, schema in enumerate(parameters)
+        ]
+        wanted = {"model": "stub", "messages": [{"role": "user", "content": "x"}], "tools": tools, **fields}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/v1/chat/completions", json=wanted)
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "w1"}}])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "properties": [1]},
+        {"type": "object", "properties": "x"},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": 3},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": "a"},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]},
+        {"type": "object", "properties": {"a": 3}},
+        {"type": "object", "properties": {"a": [{"type": "string"}]}},
+        {"type": "object", "properties": {"a": None}},
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        {"type": "object", "properties": {"x>y": {"type": "string"}}},
+        {"type": "object", "properties": {" x": {"type": "string"}}},
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused_by_name(parameters: Any, choice: Any, is_stream: bool) -> None:
+    response = answer_to(object_of(), parameters, tool_choice=choice, stream=is_stream)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools[1].function.parameters"
+
+
+def test_a_schema_to_which_nothing_is_held_may_be_anything() -> None:
+    assert answer_to({"properties": [1]}, strict=False).status_code == 200
+
+
+def test_true_takes_any_json_and_false_none() -> None:
+    schema = {"type": "object", "properties": {"a": True, "b": False}, "required": ["a"]}
+    assert is_held(schema, written(a='{"x": [1]}'))
+    assert not is_held(schema, written(a="1", b="1"))
+
+
+@pytest.mark.parametrize("target", ["#", "#/$defs/node"])
+def test_a_reference_within_a_parameter_is_to_the_schema_of_the_tool(target: str) -> None:
+    children = {"anyOf": [{"type": "array", "items": {"$ref": target}}, {"type": "null"}]}
+    node: dict[str, Any] = {
+        "type": "object",
+        "properties": {"v": {"type": "integer"}, "child": children},
+        "required": ["v"],
+        "additionalProperties": False,
+    }
+    schema = node if target == "#" else {**node, "$defs": {"node": node}}
+    good = written(v="1", child='[{"v": 2, "child": [{"v": 3}]}]')
+    assert is_held(schema, good)
+    jsonschema.validate(arguments(schema, good), schema)
+    assert not is_held(schema, written(v="1", child="[[null]]"))
+
+
+def test_a_reference_may_be_to_another_parameter() -> None:
+    schema = object_of(a={"type": "integer"}, b={"$ref": "#/properties/a"})
+    assert is_held(schema, written(a="1", b="2"))
+    assert not is_held(schema, written(a="1", b='"2"'))
