@@ -5,6 +5,7 @@ grammar may cost: a text that asks for more is refused here, or fails alone when
 """
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import ChairliftError, InvalidRequestError
+from chairlift.structured.deep_stack import run_with_room_for
 from chairlift.structured.sources import WRITTEN_KEY
 from chairlift.structured.threads import Task, TaskThreads
 
@@ -44,6 +46,12 @@ _LIMITS_OF_WRITTEN: dict[str, Any] = {
 }
 """Of grammars that somebody wrote: only they can be so ambiguous that a row costs the cube of its items. That of C has
 less than 200 symbols."""
+
+_MAX_RULES = 2000
+"""More would be too many symbols, but the library may take minutes to say so."""
+_MAX_GBNF_RULES = 1000
+"""To translate them takes time that grows with the square of their number: half a second for so many."""
+_RULE = re.compile(r"""^[ \t]*[?!]?[\w-]+[^\n:"'/|]*:""", re.MULTILINE)
 
 _TRIAL_STEPS = 5
 """The first mask may take what so many steps may, as nobody else waits for it."""
@@ -169,9 +177,12 @@ class GrammarCompiler:
         with self._vocabulary_lock:
             if self._vocabulary is None:
                 self._vocabulary = self._load_vocabulary(self.end_tokens)
-        text, is_written = _translated(grammar)
+        vocabulary, (text, is_written) = self._vocabulary, _translated(grammar)
         limits = llguidance.LLParserLimits(**(_LIMITS_OF_WRITTEN if is_written else _LIMITS))
-        matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=limits)
+        # The library follows rules and references as deep as they go, and looks at its limits only afterwards.
+        matcher = run_with_room_for(
+            len(text), lambda: llguidance.LLMatcher(vocabulary, text, log_level=0, limits=limits)
+        )
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
         first_mask = self._find_first_mask(grammar, matcher.deep_copy())
@@ -220,11 +231,19 @@ def _translated(grammar: Grammar) -> tuple[str, bool]:
         for part in document["grammars"]:
             text = part.pop(WRITTEN_KEY, None)
             if text is not None:
-                part["lark_grammar"] = any_to_lark(text) if "::=" in text else text
+                is_gbnf = "::=" in text
+                _check_num_rules(grammar, text, _MAX_GBNF_RULES if is_gbnf else _MAX_RULES)
+                part["lark_grammar"] = any_to_lark(text) if is_gbnf else text
                 is_written = True
     except (GbnfToLarkError, RecursionError) as error:
         raise _refusal(grammar, str(error)) from error
     return json.dumps(document), is_written
+
+
+def _check_num_rules(grammar: Grammar, text: str, most: int) -> None:
+    count = sum(1 for _ in _RULE.finditer(text))
+    if count > most:
+        raise _refusal(grammar, f"it has {count} rules, but {most} is the most that a grammar of its kind may have")
 
 
 def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:

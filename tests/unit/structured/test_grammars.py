@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -350,3 +350,59 @@ def test_parts_are_put_together_by_name(compiler: GrammarCompiler) -> None:
     state, masks = GrammarState(grammar), GrammarMasks(compiler)
     assert allowed_tokens(masks.masks([(state, [])])[0]) == [ord("-"), ord("<")]
     assert ord(">") in allowed_tokens(masks.masks([(state, TOKENIZER.encode("<12"))])[0])
+
+
+def chain_of_rules(length: int, define: str = ":") -> str:
+    """Rules of which each needs the next one."""
+    first = "root" if define == "::=" else "start"
+    rules = [f"{first} {define} r0", *(f'r{i} {define} "a" r{i + 1}' for i in range(length)), f'r{length} {define} "b"']
+    return "\n".join(rules) + "\n"
+
+
+def chain_of_definitions(length: int, link: Callable[[object], object]) -> dict[str, object]:
+    """Definitions of which each needs the next one."""
+    definitions = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{length}": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (chain_of_rules(6000), "6002 rules, but 2000 is the most"),
+        (chain_of_rules(5000, "::="), "5002 rules, but 1000 is the most"),
+        ("start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(9000)), "rules"),
+    ],
+    ids=["many", "gbnf", "units"],
+)
+def test_rules_that_need_each_other_without_end_are_refused_and_hurt_nobody(text: str, words: str) -> None:
+    """The library recurses as deep as they go: on a usual stack, that ended the process."""
+    start_s = time.thread_time()
+    assert words in refusal(make_compiler(131_072), whole(lark_part(text), "field"))
+    assert time.thread_time() - start_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("length", "link"),
+    [
+        (2800, lambda link: link),
+        (1200, lambda link: {"type": "object", "properties": {"a": link}, "required": ["a"]}),
+        (2500, lambda link: {"items": link}),
+    ],
+    ids=["references", "objects", "lists"],
+)
+def test_schemas_that_refer_on_and_on_are_followed(length: int, link: Callable[[object], object]) -> None:
+    compiler = make_compiler(131_072, step_time_s=None)
+    grammar = whole(json_part(chain_of_definitions(length, link)), "field")
+    preparation = compiler.prepare(grammar)
+    preparation.exception(timeout=60)
+    assert find_error(preparation, grammar) is None
+
+
+def test_large_but_shallow_grammars_are_no_chains() -> None:
+    words = [f'    | "w{i}: {i}"' for i in range(1900)]
+    compiler = make_compiler(131_072)
+    grammar = whole(lark_part('start: "a"\n' + "\n".join(words)), "field")
+    preparation = compiler.prepare(grammar)
+    preparation.exception(timeout=60)
+    error = find_error(preparation, grammar)
+    assert error is None or "rules" not in error.message
