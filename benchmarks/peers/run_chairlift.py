@@ -22,7 +22,7 @@ def main() -> None:
             ]
             llm.generate([one.prompt for one in requests], sampling, use_tqdm=False)
 
-        precision = f"{llm.model_info.dtype}, {llm.settings.model.quantization} weights"
+        precision = f"{llm.model_info.numbers}, KV in {llm.settings.cache.kv_cache_dtype}"
         measure(replace(task, precision=precision), run, __version__)
 
 
