@@ -140,3 +140,49 @@ def test_a_reference_may_be_to_another_parameter() -> None:
     schema = object_of(a={"type": "integer"}, b={"$ref": "#/properties/a"})
     assert is_held(schema, written(a="1", b="2"))
     assert not is_held(schema, written(a="1", b='"2"'))
+
+
+# ------------------------------------------------------------------------------------- what is written is what is read
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "enum": ["c", "f"]}, ["c", "f"], ['"c"', "k", "", "cf"]),
+        ({"enum": ["", "a\nb", "12"]}, ["", "a\nb", "12"], ["a", '""']),
+        ({"type": "string", "const": "now"}, ["now"], ['"now"', "then"]),
+        ({"enum": ["a", 1, None]}, ['"a"', "1", "null"], ["a", '"1"']),
+        ({"type": "string", "pattern": "^[0-9]{2}$"}, ['"12"'], ["12", '"1"', '"ab"']),
+        ({"type": "string", "format": "date"}, ['"2026-01-31"'], ["2026-01-31", '"soon"']),
+        ({"type": "string", "maxLength": 3}, ['"Rom"', '"\\n"'], ["Rom", '"Rome"']),
+        ({"type": "string", "minLength": 3}, ['"Rome"'], ["Rome", '"Ro"']),
+        ({"type": "string", "anyOf": [{"const": "a"}, {"const": "b"}]}, ['"a"'], ["a", '"c"']),
+        ({"type": "string"}, ["", '"c"', "12", "null", " a\n\nb\n", "</param>"], []),
+        ({"type": ["string", "null"]}, ['"12"', "null"], ["12"]),
+    ],
+)
+def test_a_value_that_the_schema_lets_a_model_write_is_read_as_one_that_follows_it(
+    schema: Any, good: list[str], bad: list[str]
+) -> None:
+    whole = object_of(a=schema, z={"type": "integer"})
+    for value in good:
+        text = written(a=value, z="3")
+        assert is_held(whole, text), value
+        jsonschema.validate(arguments(whole, text), whole)
+    for value in bad:
+        assert not is_held(whole, written(a=value, z="3")), value
+
+
+def test_texts_are_read_as_they_stand_and_json_for_what_it_says() -> None:
+    schema = object_of(a={"type": "string"}, b={"type": "string", "enum": ["c"]}, d={"type": "string", "maxLength": 9})
+    assert arguments(schema, written(a='"c"', b="c", d='"c\\n"')) == {"a": '"c"', "b": "c", "d": "c\n"}
+
+
+@pytest.mark.parametrize("value", ["Rome", "12", "null", "true", '{"a": 1}', '"Rome', "NaN"])
+def test_a_model_that_is_not_held_may_write_text_without_quotes(value: str) -> None:
+    assert arguments(object_of(a={"type": "string", "pattern": "^.*$"}), written(a=value)) == {"a": value}
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_arguments_are_json_whatever_stands_there(value: str) -> None:
+    assert arguments(object_of(a={}), written(a=value)) == {"a": value}

@@ -7,10 +7,11 @@ they are.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from chairlift.core.grammar import Grammar
 from chairlift.server.tools.tagged_parameters import tagged_parameters
+from chairlift.server.tools.value_forms import is_text, text_choices
 from chairlift.structured.sources import Part, compose, json_part, quote_text
 
 MAX_FORCED_CALLS = 16
@@ -102,8 +103,12 @@ def tagged_bodies(tools: Sequence[Tool]) -> Lark:
         for place, parameter in enumerate(tagged_parameters(tool.parameters, tool.param)):
             rule = f"parameter_{index}_{place}"
             opening = quote_text(f"<parameter={parameter.key}>\n")
-            if _is_text(parameter.schema):
+            choices = text_choices(parameter.schema)
+            if is_text(parameter.schema):
                 lines.append(f"{rule}: {opening} text")
+            elif choices:
+                ends = " | ".join(quote_text(f"{choice}\n</parameter>\n") for choice in choices)
+                lines.append(f"{rule}: {opening} CHOICE_{index}_{place}\nCHOICE_{index}_{place}: {ends}")
             else:
                 name = f"value_{index}_{place}"
                 parts[name] = json_part(parameter.schema)
@@ -170,10 +175,3 @@ def json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
 def argument_parts(tools: Sequence[Tool]) -> dict[str, Part]:
     """The arguments of each tool as grammars of their own."""
     return {f"arguments_{index}": json_part({"type": "object", **tool.parameters}) for index, tool in enumerate(tools)}
-
-
-def _is_text(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
-    known = cast("Mapping[str, Any]", schema)
-    return known.get("type") == "string" and not (known.keys() & {"enum", "const", "pattern", "format", "maxLength"})

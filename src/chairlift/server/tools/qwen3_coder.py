@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from chairlift.server.tools.scanning import Scanner
+from chairlift.server.tools.value_forms import is_json_value, is_string
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION_START, FUNCTION_END = "<function=", "</function>"
@@ -127,13 +128,15 @@ class Qwen3CoderScanner(Scanner):
     def _value(self, key: str, text: str) -> str:
         text = text.removeprefix("\n").removesuffix("\n")
         schema = _properties(self._schemas.get(self._name)).get(key)
-        kind = cast("Mapping[str, Any]", schema).get("type") if isinstance(schema, Mapping) else None
-        if kind == "string":
-            return json.dumps(text, ensure_ascii=False)
-        try:
-            return json.dumps(json.loads(text), ensure_ascii=False)
-        except (ValueError, RecursionError):
-            return json.dumps(text, ensure_ascii=False)
+        if is_json_value(schema):
+            # Models that are not held to a schema may write the text itself where JSON should stand.
+            try:
+                value = json.loads(text)
+                if isinstance(value, str) or not is_string(schema):
+                    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+            except (ValueError, RecursionError):
+                pass
+        return json.dumps(text, ensure_ascii=False)
 
 
 def _properties(schema: Any) -> Mapping[str, Any]:
