@@ -13,7 +13,7 @@ from chairlift.config.sections import AnswerSettings, ServerSettings
 from chairlift.server.app import create_app
 from chairlift.server.context import WebSections
 from chairlift.server.tools.grammars import Tool, forced_calls, free_answer
-from chairlift.server.tools.pieces import Assembled
+from chairlift.server.tools.pieces import Assembled, Call
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
 from chairlift.server.tools.table import TOOL_FORMATS
 from chairlift.structured.sources import quote_text
@@ -151,6 +151,7 @@ def test_a_reference_may_be_to_another_parameter() -> None:
         ({"type": "string", "enum": ["c", "f"]}, ["c", "f"], ['"c"', "k", "", "cf"]),
         ({"enum": ["", "a\nb", "12"]}, ["", "a\nb", "12"], ["a", '""']),
         ({"type": "string", "const": "now"}, ["now"], ['"now"', "then"]),
+        ({"type": "string", "enum": ["</parameter>", "x"]}, ['"</parameter>"', '"x"'], ["x", "</parameter>"]),
         ({"enum": ["a", 1, None]}, ['"a"', "1", "null"], ["a", '"1"']),
         ({"type": "string", "pattern": "^[0-9]{2}$"}, ['"12"'], ["12", '"1"', '"ab"']),
         ({"type": "string", "format": "date"}, ['"2026-01-31"'], ["2026-01-31", '"soon"']),
@@ -186,3 +187,68 @@ def test_a_model_that_is_not_held_may_write_text_without_quotes(value: str) -> N
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
 def test_arguments_are_json_whatever_stands_there(value: str) -> None:
     assert arguments(object_of(a={}), written(a=value)) == {"a": value}
+
+
+END = "</parameter>"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_allowed"),
+    [
+        (f"a{END}b", True),
+        (f"a\n{END}b", True),
+        (f"a\n {END}\n b", True),
+        (f"{END}b", True),
+        (f"\n\n{END}{END}x{END}", True),
+        (f"a{END}\n", True),
+        (f"a{END}\n{END}", False),
+        (f"a{END}</function>b", False),
+        (f"a{END} \n<parameter=z>\n3", False),
+        (f"a\n{END}\nb", False),
+        (f"{END}\nb", False),
+    ],
+)
+def test_text_that_speaks_of_end_tags_is_read_whole_or_cannot_be_written(value: str, is_allowed: bool) -> None:
+    schema = object_of(a={"type": "string"}, z={"type": "integer"})
+    text = written(a=value, z="3")
+    assert is_held(schema, text) is is_allowed
+    if is_allowed:
+        assert arguments(schema, text) == {"a": value, "z": 3}
+
+
+@pytest.mark.parametrize("value", [f"a{END}b", f"{END}</function>", f'{END} <parameter=z>"', f"a\n{END}\n</function>"])
+@pytest.mark.parametrize("kind", [{"minLength": 1}, {"type": ["string", "null"]}])
+def test_json_that_speaks_of_end_tags_is_read_whole(kind: dict[str, Any], value: str) -> None:
+    schema = object_of(a={"type": "string", **kind}, z={"type": "array"})
+    text = written(a=json.dumps(value), z=json.dumps([{value: value}]))
+    assert is_held(schema, text)
+    assert arguments(schema, text) == {"a": value, "z": [{value: value}]}
+
+
+@pytest.mark.parametrize("form", ["<parameter={}>{}</parameter>", "<parameter={}>\n{}</parameter>\n"])
+@pytest.mark.parametrize("after", ["</function>\n</tool_call>", "\n</tool_call>", "", "\n</func"])
+def test_line_breaks_that_a_model_leaves_out_change_nothing(form: str, after: str) -> None:
+    schema = object_of(a={"type": "string"}, b={"type": "string", "enum": ["c"]}, z={"type": "integer"})
+    text = "".join(form.format(*member) for member in [("a", f"x{END}y"), ("b", "c"), ("z", "3")])
+    found = read(schema, f"<tool_call>\n<function=w>\n{text}{after}")
+    expected = '{"a": "x</parameter>y", "b": "c", "z": 3'
+    assert found.content == ""
+    assert found.calls[0].arguments.removesuffix("}") == expected
+
+
+def test_a_value_without_lines_of_its_own_ends_where_nothing_else_is_known() -> None:
+    found = read(object_of(a={"type": "string"}), "<function=w><parameter=a>x</parameter> and so on")
+    assert json.loads(found.calls[0].arguments) == {"a": "x"}
+    assert found.content == "and so on"
+
+
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder"])
+@pytest.mark.parametrize("length", [1, 5, 11])
+def test_an_end_tag_that_was_cut_is_no_content(parser: str, length: int) -> None:
+    text = {"hermes": '<tool_call>\n{"name": "w", "arguments": {}}\n', "qwen3_coder": CALL.format("")[:-12]}[parser]
+    reader = AnswerReader(ReadingPlan(scanner=lambda: TOOL_FORMATS[parser].scanner(["w"], {"w": {}})))
+    whole = Assembled()
+    whole.add(reader.read(text + "</tool_call>"[:length]))
+    whole.add(reader.read("", is_final=True))
+    assert whole.content == ""
+    assert whole.calls == [Call("w", "{}")]

@@ -90,7 +90,7 @@ class HermesScanner(JsonCallScanner):
         """State: the end marker follows; if something else does, that is text."""
         if not self.skip_space():
             return False
-        if self.take_optional(HERMES_END) is None:
+        if self.take_optional(HERMES_END) is None or self.drop_cut(HERMES_END):
             return False
         self.state = self.begin
         return True

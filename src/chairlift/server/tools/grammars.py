@@ -5,11 +5,13 @@ they are.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from chairlift.core.grammar import Grammar
+from chairlift.server.tools.qwen3_coder import BEHIND_PARAMETER
 from chairlift.server.tools.tagged_parameters import tagged_parameters
 from chairlift.server.tools.value_forms import is_text, text_choices
 from chairlift.structured.sources import Part, compose, json_part, quote_text
@@ -94,9 +96,12 @@ def qwen3_coder_grammar(tools: Sequence[Tool], max_calls: int, quote: Quote) -> 
 def tagged_bodies(tools: Sequence[Tool]) -> Lark:
     """Rules for ``inside``: what stands between ``<function=`` and ``</function>``."""
     parts: dict[str, Part] = {}
+    behind = "|".join(re.escape(marker).replace("/", "\\/") for marker in BEHIND_PARAMETER)
     lines = [
         f"inside: {' | '.join(f'inside_{index}' for index in range(len(tools)))}",
-        "text[lazy]: /(?s:.*)\\n<\\/parameter>\\n/",
+        "text[lazy]: TEXT_TO_END",
+        # Readers know an end tag within text only by what is around it.
+        f"TEXT_TO_END: /((?s:.*)\\n)?<\\/parameter>\\n/ & ~/(?s:.*)<\\/parameter>[ \\t\\r\\n]*({behind})(?s:.*)/",
     ]
     for index, tool in enumerate(tools):
         members: list[str] = []

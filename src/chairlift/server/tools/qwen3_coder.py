@@ -12,15 +12,21 @@
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from chairlift.server.tools.json_text import is_json
 from chairlift.server.tools.scanning import Scanner
 from chairlift.server.tools.value_forms import is_json_value, is_string
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION_START, FUNCTION_END = "<function=", "</function>"
 PARAMETER_START, PARAMETER_END = "<parameter=", "</parameter>"
+BEHIND_PARAMETER = (PARAMETER_START, FUNCTION_END, CALL_END)
+"""What may stand behind a parameter, behind white space."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Qwen3CoderScanner(Scanner):
@@ -38,6 +44,7 @@ class Qwen3CoderScanner(Scanner):
         self._index = -1
         self._num_parameters = 0
         self._raw = ""
+        self._searched = 0
 
     def begin(self) -> bool:
         """State: text. Some answers leave the outer tag out."""
@@ -92,51 +99,94 @@ class Qwen3CoderScanner(Scanner):
             self.state = self.in_parameter
             return True
         closed = self.take_optional(FUNCTION_END)
-        if not closed and (opened is None or closed is None):
+        if not closed and (opened is None or closed is None or self.drop_cut(*BEHIND_PARAMETER)):
             return False
         # Anything else ends the function too: what was read so far is all there is.
-        if closed or not self.is_final:
-            self.put_arguments(self._index, "}")
+        self.put_arguments(self._index, "}")
         self.state = self.after_function
         return True
 
     def in_parameter(self) -> bool:
         """State: a parameter's key and value."""
-        place = self.buffer.find(PARAMETER_END)
-        if place < 0:
+        key, closing, _ = self.buffer.partition(">")
+        name, start = key.strip(), len(key) + 1
+        schema = _properties(self._schemas.get(self._name)).get(name)
+        place = self._find_end(start, is_json=is_json_value(schema)) if closing else None
+        if place is None:
             if self.is_final:
                 self.buffer = ""
             return False
-        key, _, value = self.buffer[:place].partition(">")
+        value = self.buffer[start:place]
         self.buffer = self.buffer[place + len(PARAMETER_END) :]
+        self._searched = 0
         separator = ", " if self._num_parameters else ""
         self._num_parameters += 1
-        member = f"{separator}{json.dumps(key.strip())}: {self._value(key.strip(), value)}"
-        self.put_arguments(self._index, member)
+        self.put_arguments(self._index, f"{separator}{json.dumps(name)}: {_value(value, schema)}")
         self.state = self.between_parameters
         return True
+
+    def _find_end(self, start: int, *, is_json: bool) -> int | None:
+        """Where the end tag of the value is that begins at ``start``; ``None`` if that is not known yet.
+
+        Values may speak of end tags. One that has a line of its own is the value's, and so is one behind which the
+        form goes on, as models write it that leave out line breaks; unless it stands within JSON.
+        """
+        fallback: int | None = None
+        place = self._searched = max(start, self._searched)
+        while (place := self.buffer.find(PARAMETER_END, place)) >= 0:
+            is_line = self.buffer.startswith("\n", place + len(PARAMETER_END)) and self.buffer[place - 1] == "\n"
+            found = is_line or self._goes_on(place + len(PARAMETER_END))
+            if found is None:
+                break
+            if found and (is_line or not is_json or _may_end(self.buffer[start:place])):
+                return place
+            # Nothing else is known to end here, but an answer that is over has to end somewhere.
+            if fallback is None and (found or not self.buffer.startswith("\n", start)):
+                fallback = place
+            place += len(PARAMETER_END)
+        if self.is_final:
+            return fallback
+        if fallback is None:
+            self._searched = place if place >= 0 else max(start, len(self.buffer) - len(PARAMETER_END) + 1)
+        return None
+
+    def _goes_on(self, place: int) -> bool | None:
+        """Whether the form goes on here, behind an end tag; ``None`` if that is not certain yet."""
+        place = cast("re.Match[str]", _SPACE.match(self.buffer, place)).end()
+        if self.buffer.startswith(BEHIND_PARAMETER, place):
+            return True
+        rest = self.buffer[place : place + len(PARAMETER_START)]
+        if not any(marker.startswith(rest) for marker in BEHIND_PARAMETER):
+            return False
+        return True if self.is_final else None
 
     def after_function(self) -> bool:
         """State: the outer end tag may follow."""
         if not self.skip_space():
             return False
-        if self.take_optional(CALL_END) is None:
+        if self.take_optional(CALL_END) is None or self.drop_cut(CALL_END):
             return False
         self.state = self.begin
         return True
 
-    def _value(self, key: str, text: str) -> str:
-        text = text.removeprefix("\n").removesuffix("\n")
-        schema = _properties(self._schemas.get(self._name)).get(key)
-        if is_json_value(schema):
-            # Models that are not held to a schema may write the text itself where JSON should stand.
-            try:
-                value = json.loads(text)
-                if isinstance(value, str) or not is_string(schema):
-                    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-            except (ValueError, RecursionError):
-                pass
-        return json.dumps(text, ensure_ascii=False)
+
+def _value(text: str, schema: Any) -> str:
+    text = text.removeprefix("\n").removesuffix("\n")
+    if is_json_value(schema):
+        # Models that are not held to a schema may write the text itself where JSON should stand.
+        try:
+            value = json.loads(text)
+            if isinstance(value, str) or not is_string(schema):
+                return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError):
+            pass
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _may_end(text: str) -> bool:
+    """Whether a value that is to be JSON may end here: what begins like text or like a list must be whole."""
+    text = text.strip()
+    return not text.startswith(('"', "{", "[")) or is_json(text)
 
 
 def _properties(schema: Any) -> Mapping[str, Any]:

@@ -106,6 +106,13 @@ class Scanner(ABC):
             return True
         return None if not self.is_final and marker.startswith(self.buffer) else False
 
+    def drop_cut(self, *markers: str) -> bool:
+        """Drop a marker that the end of the answer cut; whether there was one."""
+        if not self.is_final or not self.buffer or not any(marker.startswith(self.buffer) for marker in markers):
+            return False
+        self.buffer = ""
+        return True
+
     def _run(self) -> list[Piece]:
         while self.state():
             pass
