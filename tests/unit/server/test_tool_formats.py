@@ -55,6 +55,8 @@ def read(parser: str, text: str, **plan: Any) -> tuple[Assembled, str | None]:
         ("llama3_json", '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
         ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": "x"}}]', "", [("f", '{"a": "x"}')]),
         ("mistral", 'Hm.[TOOL_CALLS]f{"a": 1}[TOOL_CALLS]now[ARGS]{}', "Hm.", [("f", '{"a": 1}'), ("now", "{}")]),
+        ("mistral", 'Hm.[TOOL_CALLS] {"name": "f", "arguments": {"a": 1}}', "Hm.", [("f", '{"a": 1}')]),
+        ("mistral", '[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{"a": 1}', "", [("f", '{"a": 1}')]),
         (
             "qwen3_coder",
             "<tool_call>\n<function=f>\n<parameter=a>\n12\n34\n</parameter>\n<parameter=b>\n5\n</parameter>\n</function>\n"
@@ -69,6 +71,48 @@ def test_calls_are_told_from_text(parser: str, text: str, content: str, calls: l
     assert found.content == content
     assert found.calls == [Call(*call) for call in calls]
     assert reason == ("tool_calls" if calls else "stop")
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("mistral", 'I would write [TOOL_CALLS] like so: {"a": 1} and done'),
+        ("mistral", 'It is [TOOL_CALLS]  nobody{"a": 1} here'),
+        ("mistral", 'Or [TOOL_CALLS]f[x]{"a": 1}'),
+        ("mistral", "[TOOL_CALLS]{} is empty"),
+        ("mistral", 'x [TOOL_CALLS]{"answer": 42}'),
+        ("qwen3_coder", "Use <function=name> like this and go on"),
+        ("qwen3_coder", "Use <function=f> like this and go on"),
+        ("qwen3_coder", "Use <tool_call>\n<function=g>\n</function>\n</tool_call> or so"),
+        ("qwen3_coder", "Use <function=now and go > on"),
+        ("qwen3_coder", "It begins with <function=f>"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_prose_about_a_form_is_no_call(parser: str, text: str, size: int) -> None:
+    reader = AnswerReader(ReadingPlan(scanner=lambda: TOOL_FORMATS[parser].scanner(list(SCHEMAS), SCHEMAS)))
+    whole = Assembled()
+    for place in range(0, len(text), size):
+        whole.add(reader.read(text[place : place + size]))
+    whole.add(reader.read("", is_final=True))
+    assert whole == Assembled(content=text)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "name"),
+    [
+        ("mistral", "[TOOL_CALLS]any.name{}", "any.name"),
+        ("qwen3_coder", "<function=any:name>\n</function>", "any:name"),
+        ("mistral", "[TOOL_CALLS]any name{}", None),
+        ("qwen3_coder", "<function=any name>\n</function>", None),
+        ("qwen3_coder", "<function=>\n</function>", None),
+    ],
+)
+def test_names_that_are_not_known_must_look_like_names(parser: str, text: str, name: str | None) -> None:
+    reader = AnswerReader(ReadingPlan(scanner=lambda: TOOL_FORMATS[parser].scanner([], {})))
+    whole = Assembled()
+    whole.add(reader.read(text, is_final=True))
+    assert whole == (Assembled(content=text) if name is None else Assembled(calls=[Call(name, "{}")]))
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "qwen3_coder"])

@@ -4,6 +4,7 @@ Knows nothing of grammars; what is read here is written there. Text that looks l
 content, as it stands.
 """
 
+import re
 from collections.abc import Sequence
 
 from chairlift.server.tools.json_text import CallBody, JsonValue
@@ -12,6 +13,10 @@ from chairlift.server.tools.scanning import Scanner
 HERMES_START, HERMES_END = "<tool_call>", "</tool_call>"
 LLAMA_TAG = "<|python_tag|>"
 MISTRAL_START, MISTRAL_ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
+
+_BETWEEN = re.compile(r"(\[CALL_ID\][\w-]*)?(\[ARGS\])?\s*")
+"""What newer models of Mistral write between a name and its arguments."""
+_MAX_BETWEEN = 100
 
 
 class JsonCallScanner(Scanner):
@@ -174,6 +179,7 @@ class MistralScanner(ListScanner):
         """State: text."""
         if self.take_text_until(MISTRAL_START) is None:
             return False
+        self._raw = MISTRAL_START
         self.state = self.after_marker
         return True
 
@@ -181,33 +187,37 @@ class MistralScanner(ListScanner):
 
     def after_marker(self) -> bool:
         """State: what follows tells the form."""
-        if not self.skip_space():
-            if self.is_final:
-                self.put_text(MISTRAL_START)
-                self.state = self.begin
+        text = self.buffer.lstrip()
+        self._raw += self.buffer[: len(self.buffer) - len(text)]
+        self.buffer = text
+        if not text and not self.is_final:
             return False
-        if self.buffer[0] == "[":
-            self.buffer = self.buffer[1:]
-            self.open_body(MISTRAL_START + "[")
+        if text.startswith("["):
+            self.buffer = text[1:]
+            self.open_body(self._raw + "[")
+        elif text.startswith("{"):
+            self.open_body(self._raw)
         else:
             self.state = self.in_name
         return True
 
     def in_name(self) -> bool:
         """State: a name, up to the arguments."""
-        place = self.buffer.find("{")
-        if place < 0:
-            if self.is_final:
-                self.buffer = MISTRAL_START + self.buffer
-                self.put_text(self.buffer)
-                self.buffer = ""
-                self.state = self.begin
+        head, brace, _ = self.buffer.partition("{")
+        name, bracket, _ = head.partition("[")
+        between = head[len(name) :]
+        is_name, is_short = self.is_name(name.strip()), len(between) <= _MAX_BETWEEN
+        if brace and is_name and is_short and _BETWEEN.fullmatch(between):
+            self.buffer = self.buffer[len(head) :]
+            self._index = self.put_call(name.strip())
+            self._value = JsonValue()
+            self.state = self.in_arguments
+            return True
+        is_open = is_name and is_short if bracket else self.may_become_name(name)
+        if is_open and not brace and not self.is_final:
             return False
-        name = self.buffer[:place].partition("[")[0].strip()
-        self.buffer = self.buffer[place:]
-        self._index = self.put_call(name)
-        self._value = JsonValue()
-        self.state = self.in_arguments
+        self.put_text(self._raw)
+        self.state = self.begin
         return True
 
     def in_arguments(self) -> bool:

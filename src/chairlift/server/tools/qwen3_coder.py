@@ -68,26 +68,38 @@ class Qwen3CoderScanner(Scanner):
         if found:
             self._raw += FUNCTION_START
             self.state = self.in_name
-        else:
-            self.put_text(self._raw)
-            self.state = self.begin
-        return True
+            return True
+        return self._is_no_call()
 
     def in_name(self) -> bool:
         """State: the function's name."""
         name, closing, rest = self.buffer.partition(">")
-        if not closing:
-            if self.is_final:
-                self.put_text(self._raw + self.buffer)
-                self.buffer = ""
-                self.state = self.begin
+        if closing and self.is_name(name.strip()):
+            self._name = name.strip()
+            self._raw += name + closing
+            self.buffer = rest
+            self.state = self.behind_name
+            return True
+        if not closing and not self.is_final and self.may_become_name(name.lstrip()):
             return False
-        self._name = name.strip()
-        self._num_parameters = 0
-        self._index = self.put_call(self._name)
-        self.put_arguments(self._index, "{")
-        self.buffer = rest
-        self.state = self.between_parameters
+        return self._is_no_call()
+
+    def behind_name(self) -> bool:
+        """State: it is a call if a parameter, or the end of the function, follows."""
+        behind = self.buffer.lstrip()
+        if behind.startswith(BEHIND_PARAMETER):
+            self._num_parameters = 0
+            self._index = self.put_call(self._name)
+            self.put_arguments(self._index, "{")
+            self.state = self.between_parameters
+            return True
+        if not self.is_final and any(marker.startswith(behind) for marker in BEHIND_PARAMETER):
+            return False
+        return self._is_no_call()
+
+    def _is_no_call(self) -> bool:
+        self.put_text(self._raw)
+        self.state = self.begin
         return True
 
     def between_parameters(self) -> bool:

@@ -4,10 +4,13 @@ Knows nothing of formats. A scanner decides only what no further text could chan
 beginning of a marker, and white space of which it does not know yet what it stands before.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from chairlift.server.tools.pieces import CallArguments, CallStart, Content, Piece
+
+_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
 
 
 class Scanner(ABC):
@@ -105,6 +108,16 @@ class Scanner(ABC):
             self.buffer = self.buffer[len(marker) :]
             return True
         return None if not self.is_final and marker.startswith(self.buffer) else False
+
+    def is_name(self, text: str) -> bool:
+        """Whether a text names one of the tools, or, if they are not known, could name any."""
+        return text in self.names if self.names else _NAME.fullmatch(text) is not None
+
+    def may_become_name(self, text: str) -> bool:
+        """Whether a name may come of a text and what follows it, white space between them left out."""
+        if self.names:
+            return text.rstrip() in self.names or any(name.startswith(text) for name in self.names)
+        return not text or self.is_name(text.rstrip())
 
     def drop_cut(self, *markers: str) -> bool:
         """Drop a marker that the end of the answer cut; whether there was one."""
