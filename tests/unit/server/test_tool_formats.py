@@ -246,3 +246,35 @@ def test_arguments_of_earlier_calls_reach_the_template_as_values() -> None:
     told = body.messages[0].for_template()
     assert told["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert told["reasoning_content"] == "hm"
+
+
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("parser", "whole"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'),
+        ("llama3_json", '{"name": "f", "parameters": {}}'),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}]'),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>"),
+        ("none", '[{"name": "f", "parameters": {}}]'),
+    ],
+)
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_nothing_of_a_forced_call_is_content_wherever_it_is_cut(parser: str, whole: str, choice: Any) -> None:
+    settings = AnswerSettings(tool_call_parser=parser)
+    _, reading = plan(settings, tools=[TOOL], tool_choice=choice)
+    for length in range(len(whole) + 1):
+        reader, found = AnswerReader(reading), Assembled()
+        found.add(reader.read(whole[:length]))
+        found.add(reader.read("", is_final=True))
+        assert found.content == ""
+    assert found.calls == [Call("f", "{}")]
+
+
+def test_a_call_that_nobody_forced_and_that_was_cut_before_its_body_is_content() -> None:
+    _, reading = plan(AnswerSettings(tool_call_parser="hermes"), tools=[TOOL])
+    whole = Assembled()
+    whole.add(AnswerReader(reading).read("Hm. <tool_call>", is_final=True))
+    assert whole.content == "Hm. <tool_call>"

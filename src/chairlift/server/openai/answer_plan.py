@@ -94,7 +94,11 @@ def plan_answer(
         make_scanner = style.scanner
         scanner = lambda: make_scanner(names, schemas)  # noqa: E731
     plan = ReadingPlan(
-        opening, scanner, None if wanted is None else wanted.max_calls, body.include_reasoning is not False
+        opening,
+        scanner,
+        max_calls=None if wanted is None else wanted.max_calls,
+        shows_reasoning=body.include_reasoning is not False,
+        is_forced=wanted is not None and wanted.is_forced,
     )
     return _with_grammar(body, sampling, wanted, style, _reasoning_lark(opening, codec)), plan
 

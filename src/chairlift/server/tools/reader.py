@@ -21,12 +21,14 @@ class ReadingPlan:
         scanner: makes a reader of calls; ``None`` if no calls are looked for.
         max_calls: further calls are left out; ``None`` keeps all.
         shows_reasoning: whether reasoning is passed on.
+        is_forced: a grammar leaves nothing but calls, so what is no call is the beginning of one that was cut.
     """
 
     opening: Opening | None = None
     scanner: Callable[[], Scanner] | None = None
     max_calls: int | None = None
     shows_reasoning: bool = True
+    is_forced: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -70,6 +72,8 @@ class AnswerReader:
         return "tool_calls" if all(map(is_json, self._arguments.values())) else reason
 
     def _is_wanted(self, piece: Piece) -> bool:
+        if isinstance(piece, Content):
+            return not self._plan.is_forced
         limit = self._plan.max_calls
         return limit is None or not isinstance(piece, CallStart | CallArguments) or piece.index < limit
 
