@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -252,3 +253,16 @@ def test_an_end_tag_that_was_cut_is_no_content(parser: str, length: int) -> None
     whole.add(reader.read("", is_final=True))
     assert whole.content == ""
     assert whole.calls == [Call("w", "{}")]
+
+
+def test_reading_a_value_takes_time_in_proportion_to_its_length() -> None:
+    """Tags within JSON look like its end again and again; each is looked at once, however many deltas come."""
+    value = json.dumps(f"{END}</function>" * 2_000)
+    schema = object_of(a={"type": "string", "minLength": 1})
+    assert arguments(schema, written(a=value)) == {"a": json.loads(value)}
+    scanner = QWEN.scanner(["w"], {"w": schema})
+    text, begin = written(a=value), time.process_time()
+    for character in text:
+        scanner.read(character)
+    # A search from the beginning with each character takes minutes.
+    assert time.process_time() - begin < 5.0

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from chairlift.server.tools.json_text import is_json
+from chairlift.server.tools.json_text import JsonValue
 from chairlift.server.tools.scanning import Scanner
 from chairlift.server.tools.value_forms import is_json_value, is_string
 
@@ -45,6 +45,9 @@ class Qwen3CoderScanner(Scanner):
         self._num_parameters = 0
         self._raw = ""
         self._searched = 0
+        self._fallback: int | None = None
+        self._json: JsonValue | None = None
+        self._followed = 0
 
     def begin(self) -> bool:
         """State: text. Some answers leave the outer tag out."""
@@ -130,7 +133,7 @@ class Qwen3CoderScanner(Scanner):
             return False
         value = self.buffer[start:place]
         self.buffer = self.buffer[place + len(PARAMETER_END) :]
-        self._searched = 0
+        self._searched, self._fallback, self._json = 0, None, None
         separator = ", " if self._num_parameters else ""
         self._num_parameters += 1
         self.put_arguments(self._index, f"{separator}{json.dumps(name)}: {_value(value, schema)}")
@@ -143,24 +146,33 @@ class Qwen3CoderScanner(Scanner):
         Values may speak of end tags. One that has a line of its own is the value's, and so is one behind which the
         form goes on, as models write it that leave out line breaks; unless it stands within JSON.
         """
-        fallback: int | None = None
-        place = self._searched = max(start, self._searched)
+        place = max(start, self._searched)
         while (place := self.buffer.find(PARAMETER_END, place)) >= 0:
             is_line = self.buffer.startswith("\n", place + len(PARAMETER_END)) and self.buffer[place - 1] == "\n"
             found = is_line or self._goes_on(place + len(PARAMETER_END))
             if found is None:
                 break
-            if found and (is_line or not is_json or _may_end(self.buffer[start:place])):
+            if found and (is_line or not is_json or self._may_end(start, place)):
                 return place
             # Nothing else is known to end here, but an answer that is over has to end somewhere.
-            if fallback is None and (found or not self.buffer.startswith("\n", start)):
-                fallback = place
+            if self._fallback is None and (found or not self.buffer.startswith("\n", start)):
+                self._fallback = place
             place += len(PARAMETER_END)
-        if self.is_final:
-            return fallback
-        if fallback is None:
-            self._searched = place if place >= 0 else max(start, len(self.buffer) - len(PARAMETER_END) + 1)
-        return None
+        # What was searched once is not searched again with each delta.
+        self._searched = place if place >= 0 else max(start, len(self.buffer) - len(PARAMETER_END) + 1, self._searched)
+        return self._fallback if self.is_final else None
+
+    def _may_end(self, start: int, place: int) -> bool:
+        """Whether a value that is to be JSON may end here: what begins like a text or like a list must be whole."""
+        first = cast("re.Match[str]", _SPACE.match(self.buffer, start)).end()
+        if self.buffer[first] not in '"{[':
+            return True
+        if self._json is None:
+            self._json, self._followed = JsonValue(), first
+        if not self._json.is_complete:
+            self._json.take(self.buffer[self._followed : place], 0)
+            self._followed = place
+        return self._json.is_complete
 
     def _goes_on(self, place: int) -> bool | None:
         """Whether the form goes on here, behind an end tag; ``None`` if that is not certain yet."""
@@ -193,12 +205,6 @@ def _value(text: str, schema: Any) -> str:
         except (ValueError, RecursionError):
             pass
     return json.dumps(text, ensure_ascii=False)
-
-
-def _may_end(text: str) -> bool:
-    """Whether a value that is to be JSON may end here: what begins like text or like a list must be whole."""
-    text = text.strip()
-    return not text.startswith(('"', "{", "[")) or is_json(text)
 
 
 def _properties(schema: Any) -> Mapping[str, Any]:
