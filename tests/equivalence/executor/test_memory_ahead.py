@@ -103,8 +103,6 @@ def test_pages_that_a_plan_names_are_there_first(field: str, names: tuple[Any, .
     halves = [region for layer in cache.layers for region in regions_of(layer)]
     assert len(halves) == 4
     assert {region.item_bytes * region.num_items * 4 for region in halves} == {shape.page_bytes * 4096}
-    cache._ahead.wait()
-    assert all(resident_bytes(region) < 8 * MIB for region in halves)
     cache.reached(StepPlan(step=1, epoch=0, num_tokens=0, num_decodes=0, **{field: names}))
     cache._ahead.wait()
     assert all(resident_bytes(region) >= 32 * MIB for region in halves)
