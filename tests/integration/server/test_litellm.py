@@ -1,5 +1,6 @@
 """LiteLLM against the server, as people route to it: answers, streams, tools and vectors."""
 
+import asyncio
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -26,13 +27,18 @@ WEATHER = {
 
 
 @pytest.fixture(scope="module")
-def litellm() -> Any:
+def litellm() -> Iterator[Any]:
+    # It asks for this thread's event loop, which would be made and never closed.
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     with pytest.MonkeyPatch.context() as patch:
         # Its table of prices comes with it; nothing is to be fetched.
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
-    return litellm
+    yield litellm
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(scope="module")
