@@ -265,6 +265,7 @@ NAMED = {"type": "function", "function": {"name": "f"}}
 def test_nothing_of_a_forced_call_is_content_wherever_it_is_cut(parser: str, whole: str, choice: Any) -> None:
     settings = AnswerSettings(tool_call_parser=parser)
     _, reading = plan(settings, tools=[TOOL], tool_choice=choice)
+    found = Assembled()
     for length in range(len(whole) + 1):
         reader, found = AnswerReader(reading), Assembled()
         found.add(reader.read(whole[:length]))
