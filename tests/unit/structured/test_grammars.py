@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from benchmarks.grammar_bombs import cubic
 from chairlift.core.grammar import Grammar
 from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
 from chairlift.errors import ConfigurationError, InvalidRequestError
@@ -120,20 +121,6 @@ def test_what_is_no_grammar_is_refused_by_name_of_its_field(compiler: GrammarCom
     assert len(message) < 500
 
 
-def costly(num_rules: int, start: str = '"x" "y"') -> Part:
-    """A grammar in which one row takes the cube of its number of rules: all of them end there, in all ways."""
-    numbers = range(num_rules)
-    rules = [
-        f'start: {start} all "!"',
-        "all: " + " | ".join(f"each t{number}" for number in numbers),
-        "each: " + " | ".join(f"c{number}" for number in numbers),
-        *(f't{number}: "z" | "b{number}"' for number in numbers),
-        *(f'c{number}: LETTER | LETTER "k{number}"' for number in numbers),
-        "LETTER: /[a-z]/",
-    ]
-    return lark_part("\n".join(rules))
-
-
 AMBIGUOUS = lark_part('start: e "!"\ne: e e | e e e | e e e e | /[a-zA-Z0-9]/')
 
 
@@ -141,10 +128,10 @@ AMBIGUOUS = lark_part('start: e "!"\ne: e e | e e e | e e e e | /[a-zA-Z0-9]/')
     "part",
     [
         AMBIGUOUS,
-        costly(200),
-        costly(440),
-        costly(440, '"abcdefghij" /[0-9]/ "x" "y"'),
-        costly(1200),
+        cubic(200),
+        cubic(440),
+        cubic(440, '"abcdefghij" /[0-9]/ "x" "y"'),
+        cubic(1200),
         lark_part('start: e "!"\ne: "" | e e | f f f | /[a-z]/\nf: "" | e | f e'),
         lark_part('start: e "!"\ne: C e | C | C e e\nC: /[a-zA-Z]/'),
         lark_part('start: e "!"\ne[capture="a"]: e e | x\nx[capture="b"]: /[a-z]/'),
@@ -187,7 +174,7 @@ def test_no_text_takes_long_to_refuse_or_to_follow(compiler: GrammarCompiler, pa
 def test_a_mask_that_takes_too_long_fails_its_own_request_and_its_grammar_is_compiled_anew() -> None:
     compiler = make_compiler(step_time_s=0.005)
     masks, good = GrammarMasks(compiler), whole(choice_part(["ab", "ac"]), "field")
-    grammar = whole(costly(400, '"a" /[0-9]/ "x" "y"'), "field")
+    grammar = whole(cubic(400, '"a" /[0-9]/ "x" "y"'), "field")
     compiler.prepare(grammar).result(30)
     states = [GrammarState(grammar), GrammarState(good), GrammarState(grammar)]
     first = masks.masks([(state, []) for state in states])
@@ -207,7 +194,7 @@ def test_a_mask_that_takes_too_long_fails_its_own_request_and_its_grammar_is_com
 
 
 def test_a_first_mask_that_takes_too_long_is_a_refusal() -> None:
-    message = refusal(make_compiler(step_time_s=0.002), whole(costly(440), "some.field"))
+    message = refusal(make_compiler(step_time_s=0.002), whole(cubic(440), "some.field"))
     assert message.startswith("some.field cannot be followed: ")
     assert "--grammar-step-time" in message
 
@@ -267,7 +254,7 @@ def test_whoever_finds_the_states_of_a_grammar_used_up_begins_anew_with_its_outp
 
 def test_without_a_limit_a_mask_may_take_what_it_takes() -> None:
     compiler = make_compiler(step_time_s=None)
-    masks, state = GrammarMasks(compiler), GrammarState(whole(costly(150, '"ab" "x" "y"'), "field"))
+    masks, state = GrammarMasks(compiler), GrammarState(whole(cubic(150, '"ab" "x" "y"'), "field"))
     output = TOKENIZER.encode("abxya")
     for end in range(len(output)):
         assert output[end] in allowed_tokens(masks.masks([(state, output[max(0, end - 1) : end])])[0])

@@ -337,7 +337,7 @@ class NativeKernels:
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
         scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
         place = (8 * rounded.element_size(), rounded.data_ptr(), scales.data_ptr(), sums.data_ptr())
-        if not self._rounding.is_done_on_the_way(x, place):
+        if not self._rounding.round_on_the_way(x, place):
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
         return rounded, scales, sums
 

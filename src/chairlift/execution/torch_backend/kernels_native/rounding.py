@@ -43,7 +43,7 @@ class Rounding:
         places = tuple(enumerate(arguments, start=count - len(arguments)))
         self._last = _Roundable(count, out.data_ptr(), places, kept)
 
-    def is_done_on_the_way(self, x: torch.Tensor, place: tuple[int, int, int, int]) -> bool:
+    def round_on_the_way(self, x: torch.Tensor, place: tuple[int, int, int, int]) -> bool:
         """Have ``x`` rounded to a place by what makes it, and return whether that is possible."""
         if self._last is None or self._last[:2] != (self._due.count, x.data_ptr()):
             return False
