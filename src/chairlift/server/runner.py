@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _OTHER_FILES = 256
 """Files that the process has open beside connections, at most."""
 _SWITCH_INTERVAL_S = 0.001
+_ACCEPTS_PER_TURN = 16
+"""How many new connections one turn of the event loop takes, at most."""
 _LAST_WORDS_S = 5
 """Seconds that answers get to leave the socket once the engine has stopped."""
 
@@ -92,6 +94,18 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigurationError(f"cannot listen on --host {host} --port {port}: {error.strerror}") from None
     return listener
+
+
+def accepting_sockets(listener: socket.socket) -> list[socket.socket]:
+    """The listener, several times over.
+
+    libuv accepts one connection per turn of the loop and descriptor. A turn that also writes to every stream takes
+    milliseconds, so a single descriptor would take a few hundred connections per second, however idle the processor,
+    and let the others wait in the kernel's queue until it is full. (asyncio's own loops take as many as there are.)
+    """
+    if sys.platform == "win32":
+        return [listener]
+    return [listener, *(listener.dup() for _ in range(_ACCEPTS_PER_TURN - 1))]
 
 
 def allow_open_files(max_connections: int) -> None:
@@ -188,7 +202,7 @@ class _Service:
             if await self._start_engine():
                 if self._batches is not None:
                     beside.append(asyncio.ensure_future(self._batches.runner.run()))
-                await self._http.serve(sockets=[self._listener])
+                await self._http.serve(sockets=accepting_sockets(self._listener))
         finally:
             for task in beside:
                 task.cancel()
