@@ -4,13 +4,17 @@ Knows nothing of what a field does; that comes from the server's own OpenAPI doc
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chairlift.server.openai.fields import IGNORED, REFUSED
+from chairlift.server.openai.no_effect import NO_EFFECT
 
 COMPUTING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
 """Endpoints whose fields are compared."""
+
+UNDOCUMENTED = ("/ping", "/docs", "/openapi.json")
+"""Endpoints that the OpenAPI document does not describe: another name of /health, and the document itself."""
 
 NOT_SERVED: Mapping[str, str] = {
     "/v1/audio/speech": "text only",
@@ -46,6 +50,7 @@ def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[
     served = [
         (f"`{method.upper()} {path}`", "yes") for path, methods in document["paths"].items() for method in methods
     ]
+    served += [(f"`GET {path}`", "yes") for path in UNDOCUMENTED]
     missing = [(f"`{path}`", f"no: {why}") for path, why in NOT_SERVED.items() if path not in document["paths"]]
     return [
         "# API coverage",
@@ -58,9 +63,9 @@ def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[
 
 
 def _field_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    bodies = [_properties(document, path) for path in COMPUTING]
-    names = dict.fromkeys([*(name for body in bodies for name in body), *sorted(IGNORED), *sorted(REFUSED)])
-    return [(f"`{name}`", *(_treatment(name, body) for body in bodies), _note(name, bodies)) for name in names]
+    bodies = {path: _properties(document, path) for path in COMPUTING}
+    names = dict.fromkeys([*(name for body in bodies.values() for name in body), *sorted(IGNORED), *sorted(REFUSED)])
+    return [(f"`{name}`", *(_treatment(name, body) for body in bodies.values()), _note(name, bodies)) for name in names]
 
 
 def _properties(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -71,21 +76,32 @@ def _properties(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _treatment(name: str, body: Mapping[str, Any]) -> str:
-    if name in body:
-        return "yes"
-    return "ignored" if name in IGNORED else "refused"
+    if name not in body:
+        return "ignored" if name in IGNORED else "refused"
+    if NO_EFFECT in body[name]:
+        return "ignored"
+    return "yes" if _only_values(body[name]) is None else "refused"
 
 
-def _note(name: str, bodies: Iterable[Mapping[str, Any]]) -> str:
+def _only_values(schema: Mapping[str, Any]) -> Sequence[object] | None:
+    """The values that a field may have beside ``null``, if it is there to take these and to refuse all others."""
+    options: Sequence[Mapping[str, Any]] = schema.get("anyOf", [schema])
+    if not all("const" in option or option.get("type") == "null" for option in options):
+        return None
+    return [option["const"] for option in options if "const" in option]
+
+
+def _note(name: str, bodies: Mapping[str, Mapping[str, Any]]) -> str:
+    having = {path: body[name] for path, body in bodies.items() if name in body}
+    notes = [f"`{path}`: {schema[NO_EFFECT]}" for path, schema in having.items() if NO_EFFECT in schema]
     if name in IGNORED:
-        return IGNORED[name]
-    if name in REFUSED and not any(name in body for body in bodies):
-        harmless = ", ".join(f"`{json.dumps(value)}`" for value in REFUSED[name])
-        return (
-            f"{harmless} ask for nothing"
-            if len(REFUSED[name]) > 1
-            else f"{harmless} asks for nothing"
-            if harmless
-            else ""
-        )
-    return ""
+        notes.insert(0, IGNORED[name])
+    elif name in REFUSED and not having:
+        notes.append(_harmless(REFUSED[name]))
+    notes += [_harmless(_only_values(schema) or ()) for schema in having.values()]
+    return "; ".join(filter(None, notes))
+
+
+def _harmless(values: Sequence[object]) -> str:
+    written = ", ".join(f"`{json.dumps(value)}`" for value in values)
+    return f"{written} {'ask' if len(values) > 1 else 'asks'} for nothing" if written else ""

@@ -40,5 +40,5 @@ def test_what_has_no_effect_is_accepted_and_named() -> None:
         PATHS[0], cache_control={"type": "ephemeral"}, service_tier="standard_only", mcp_servers=[], container=None
     )
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-chairlift-ignored-fields"] == "cache_control"
+    assert answer.headers["x-chairlift-ignored-fields"] == "cache_control, service_tier"
     assert ask(PATHS[1], context_management={"edits": []}).status_code == 200

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from chairlift.errors import InvalidRequestError
-from chairlift.server.openai.fields import IGNORED
+from chairlift.server.openai.no_effect import no_effect
 from chairlift.server.openai.requests import MAX_ITEMS, Body, ChatBody
-from chairlift.server.openai.structure_fields import Part
+from chairlift.server.openai.structure_fields import Options, Part
 
 
 class Block(Part):
@@ -50,13 +50,15 @@ class MessagesToolChoice(Part):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Part):
+class Thinking(Options):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = no_effect("max_tokens limits all of the answer")
+    display: str | None = no_effect("thinking is answered as it is")
 
 
-class RequestMetadata(Part):
+class RequestMetadata(Options):
     """Who asks."""
 
     user_id: str | None = None
@@ -76,9 +78,11 @@ class MessagesBody(Body):
     top_k: int | None = None
     tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
-    thinking: Thinking | None = Field(None, description="disabled is told to the chat template.")
+    thinking: Thinking | None = Field(
+        None, description="enabled and disabled are told to the chat template, which knows better for adaptive."
+    )
     metadata: RequestMetadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = Field(None, description="There is one; no effect.")
+    service_tier: Literal["auto", "standard_only"] | None = no_effect("there is one")
 
 
 class CountBody(Body):
@@ -98,10 +102,7 @@ def to_chat(body: MessagesBody | CountBody) -> ChatBody:
     Raises:
         InvalidRequestError: a block or a tool is of a kind that is not served.
     """
-    # What has no effect is passed on, so that the answer can name it.
-    extra = body.model_extra or {}
-    values = {name: value for name, value in extra.items() if name in IGNORED and name not in ChatBody.model_fields}
-    values |= {"messages": _messages(body), "model": body.model}
+    values: dict[str, Any] = {"messages": _messages(body), "model": body.model}
     if isinstance(body, MessagesBody):
         values |= {
             "max_tokens": body.max_tokens,
@@ -115,8 +116,8 @@ def to_chat(body: MessagesBody | CountBody) -> ChatBody:
     if body.tools:
         values["tools"] = [_tool(tool, place) for place, tool in enumerate(body.tools)]
         values |= _tool_choice(body.tool_choice)
-    if body.thinking is not None and body.thinking.type == "disabled":
-        values["chat_template_kwargs"] = {"enable_thinking": False}
+    if body.thinking is not None and body.thinking.type != "adaptive":
+        values["chat_template_kwargs"] = {"enable_thinking": body.thinking.type == "enabled"}
     return ChatBody.model_validate({name: value for name, value in values.items() if value is not None})
 
 

@@ -90,9 +90,10 @@ _BODY_HEADERS = frozenset({"content-length", "content-type"})
 @_with_errors
 async def create_message(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
-    chat = await _to_chat(request, await read_body(request, MessagesBody))
+    body = await read_body(request, MessagesBody)
+    chat = await _to_chat(request, body)
     job, reading = await prepare_chat(request, chat)
-    return await answer(request, chat, job, MessagesFormat(reading))
+    return await answer(request, chat, job, MessagesFormat(reading), asked=body)
 
 
 @router.post("/v1/messages/count_tokens", **documented(CountBody, TokenCount, "Count the tokens of a conversation"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,8 +21,8 @@ from chairlift.server.context import caller_of, context_of
 from chairlift.server.directory import LiveRequest
 from chairlift.server.disconnect import run_while_connected
 from chairlift.server.openai.extras import is_heavy
-from chairlift.server.openai.fields import IGNORED
 from chairlift.server.openai.generation import Generation, Job
+from chairlift.server.openai.no_effect import names_without_effect
 from chairlift.server.openai.requests import PromptFields, SamplingFields
 from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
@@ -86,17 +87,25 @@ StreamWriter = Callable[[Head, UsageTally], EventWriter]
 """Makes what writes a streamed answer."""
 
 
-async def answer(request: Request, body: SamplingFields, job: Job, style: AnswerFormat) -> Response:
+async def answer(
+    request: Request, body: SamplingFields, job: Job, style: AnswerFormat, *, asked: BaseModel | None = None
+) -> Response:
     """Generate and answer, whole or as a stream; as :func:`answer_whole`."""
 
     def writer(head: Head, tally: UsageTally) -> EventWriter:
         return style.writer(head, StreamUsage(tally, body))
 
-    return await answer_whole(request, body, job, style, writer if body.stream else None)
+    return await answer_whole(request, body, job, style, writer if body.stream else None, asked=asked)
 
 
 async def answer_whole(
-    request: Request, body: PromptFields, job: Job, style: WholeFormat, stream: StreamWriter | None = None
+    request: Request,
+    body: PromptFields,
+    job: Job,
+    style: WholeFormat,
+    stream: StreamWriter | None = None,
+    *,
+    asked: BaseModel | None = None,
 ) -> Response:
     """Compute and answer; every refusal is raised before the first byte is sent.
 
@@ -106,6 +115,7 @@ async def answer_whole(
         job: the same for the engine.
         style: how an answer is written.
         stream: what writes it as a stream instead.
+        asked: the body as the client sent it, if ``body`` was made of that.
 
     Raises:
         ChairliftError: the request was refused, or (unless streamed) did not end well.
@@ -123,9 +133,7 @@ async def answer_whole(
     job = replace(job, terms=terms)
     caller = caller_of(request)
     headers = {REQUEST_ID_HEADER: head.id}
-    if ignored := sorted(
-        name for name, value in (body.model_extra or {}).items() if value is not None and name in IGNORED
-    ):
+    if ignored := names_without_effect(asked or body):
         headers[IGNORED_HEADER] = ", ".join(ignored)
     with ExitStack() as while_open:
         while_open.enter_context(context.concurrency.counted(request, caller))

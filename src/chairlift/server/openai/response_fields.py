@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from chairlift.errors import InvalidRequestError
+from chairlift.server.openai.no_effect import no_effect
 from chairlift.server.openai.requests import MAX_ITEMS, Body, ChatBody
-from chairlift.server.openai.structure_fields import JsonSchema, Part
+from chairlift.server.openai.structure_fields import JsonSchema, Options, Part
 
 
 class ResponseTool(Part):
@@ -40,16 +41,19 @@ class TextFormat(Part):
     strict: bool | None = None
 
 
-class TextOptions(Part):
+class TextOptions(Options):
     """What the answer's text is like."""
 
     format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
 
 
-class ReasoningOptions(Part):
+class ReasoningOptions(Options):
     """How much the model thinks."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: str | None = no_effect("the reasoning itself is answered")
+    generate_summary: str | None = no_effect("the reasoning itself is answered")
 
 
 class ItemPart(BaseModel):
@@ -99,8 +103,8 @@ class ResponseBody(Body):
     service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
     priority: int | None = None
     metadata: dict[str, str] | None = Field(None, description="Repeated in the answer.")
-    stream_options: dict[str, Any] | None = Field(None, description="No effect: the usage is always there.")
-    include: list[str] | None = Field(None, description="No effect: there is nothing more to include.")
+    stream_options: dict[str, Any] | None = no_effect("the usage is always there")
+    include: list[str] | None = no_effect("there is nothing more to include")
 
 
 def to_chat(body: ResponseBody) -> ChatBody:

@@ -46,7 +46,7 @@ async def create_response(request: Request) -> Response:
         raise invalid_body(error) from None
     with blaming("input"):
         job, reading = await prepare_chat(request, chat)
-        return await answer(request, chat, job, ResponseFormat(body, reading))
+        return await answer(request, chat, job, ResponseFormat(body, reading), asked=body)
 
 
 class ResponseFormat:

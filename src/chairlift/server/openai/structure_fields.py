@@ -17,6 +17,12 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
 
+class Options(Part):
+    """Base of objects whose fields are options, so that one that is not known here is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+
+
 class NamedSchema(Part):
     """The schema of a ``json_schema`` response format."""
 
