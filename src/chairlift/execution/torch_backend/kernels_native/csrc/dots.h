@@ -141,45 +141,63 @@ inline void widened_nibble_dots(const uint8_t* const (&weights)[P], const int8_t
 #endif
 }
 
-// sums[r][n] = sum over the block of weights[n] (-127 ... 127) times inputs[r] (16 bits)
-template <int R>
-inline void byte_dots(const int8_t* weights, const int16_t* const (&inputs)[R], vi (&sums)[R]) {
+// sums[r][p][n] = sum over the block of weights[p][n] (-127 ... 127) times inputs[r] (16 bits), for P panels at once: inputs
+// are spread once for all of them.
+template <int R, int P>
+inline void byte_dots(const int8_t* const (&weights)[P], const int16_t* const (&inputs)[R], vi (&sums)[R][P]) {
 #if defined(__AVX512BW__) && defined(CHAIRLIFT_WIDE)
-  __m512i wide[R];
-  for (int r = 0; r < R; r++) wide[r] = _mm512_setzero_si512();
+  __m512i wide[R][P];
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) wide[r][p] = _mm512_setzero_si512();
 #pragma GCC unroll 16
   for (int i = 0; i < PAIR_RUNS; i++) {
-    __m512i pairs = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(weights + 32 * i)));
+    __m512i pairs[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) pairs[p] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(weights[p] + 32 * i)));
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-      const Word two = *(const Word*)(inputs[r] + 2 * i);
-      wide[r] = _mm512_add_epi32(wide[r], _mm512_madd_epi16(pairs, _mm512_set1_epi32(two)));
-      IN_THIS_ORDER(wide[r]);
+      const __m512i two = _mm512_set1_epi32(*(const Word*)(inputs[r] + 2 * i));
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++) {
+        wide[r][p] = _mm512_add_epi32(wide[r][p], _mm512_madd_epi16(pairs[p], two));
+        IN_THIS_ORDER(wide[r][p]);
+      }
     }
   }
-  for (int r = 0; r < R; r++) sums[r] = (vi)wide[r];
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) sums[r][p] = (vi)wide[r][p];
 #elif defined(__AVX2__) && !defined(CHAIRLIFT_WIDE)
-  __m256i wide[R];
+  __m256i wide[R][P];
 #pragma GCC unroll 16
   for (int i = 0; i < PAIR_RUNS; i++) {
-    __m256i pairs = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + 16 * i)));
+    __m256i pairs[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) pairs[p] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights[p] + 16 * i)));
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-      const Word two = *(const Word*)(inputs[r] + 2 * i);
-      __m256i products = _mm256_madd_epi16(pairs, _mm256_set1_epi32(two));
-      wide[r] = i == 0 ? products : _mm256_add_epi32(wide[r], products);
-      IN_THIS_ORDER(wide[r]);
+      const __m256i two = _mm256_set1_epi32(*(const Word*)(inputs[r] + 2 * i));
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++) {
+        const __m256i products = _mm256_madd_epi16(pairs[p], two);
+        wide[r][p] = i == 0 ? products : _mm256_add_epi32(wide[r][p], products);
+        IN_THIS_ORDER(wide[r][p]);
+      }
     }
   }
-  for (int r = 0; r < R; r++) sums[r] = (vi)wide[r];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) sums[r][p] = (vi)wide[r][p];
 #else
-  for (int r = 0; r < R; r++) sums[r] = vi{};
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) sums[r][p] = vi{};
   for (int i = 0; i < PAIR_RUNS; i++)
-    for (int k = 0; k < 2; k++) {
-      vi column;
-      for (int n = 0; n < W; n++) column[n] = weights[2 * W * i + 2 * n + k];
-      for (int r = 0; r < R; r++) sums[r] += column * (int32_t)inputs[r][2 * i + k];
-    }
+    for (int k = 0; k < 2; k++)
+      for (int p = 0; p < P; p++) {
+        vi column;
+        for (int n = 0; n < W; n++) column[n] = weights[p][2 * W * i + 2 * n + k];
+        for (int r = 0; r < R; r++) sums[r][p] += column * (int32_t)inputs[r][2 * i + k];
+      }
 #endif
 }
 

@@ -11,8 +11,6 @@
 // that only the row itself decides.
 #pragma once
 
-#include <type_traits>
-
 #include "dots.h"
 
 namespace CHAIRLIFT_ISA {
@@ -43,54 +41,85 @@ constexpr int READ_AHEAD_BYTES = 2048;
 constexpr int64_t MIN_WIDE_ROWS = 16;    // from which widening a panel pays
 constexpr int64_t MAX_WIDE_BLOCKS = 24;  // of a pair of panels, beside which rows find room in the first-level cache
 constexpr int64_t WIDE_TILE_ROWS = 5;
+constexpr int64_t BYTE_TILE_ROWS = 5;
 
-template <int R>
-inline void block_dots(const NibbleBlock* block, const int8_t* const (&x)[R], vi (&dots)[R]) {
-  nibble_dots<R>(block->weights, x, dots);
+inline void read_ahead(const void* block, size_t num_bytes) {
+  for (size_t ahead = 0; ahead < num_bytes; ahead += 64)
+    __builtin_prefetch((const char*)block + READ_AHEAD_BYTES + ahead, 0, 3);
 }
 
+// R rows times a panel of four-bit weights.
 template <int R>
-inline void block_dots(const ByteBlock* block, const int16_t* const (&x)[R], vi (&dots)[R]) {
-  byte_dots<R>(block->weights, x, dots);
-}
-
-inline vf minimums_of(const NibbleBlock* block) { return load_half(block->minimums); }
-
-template <int R, typename Number, typename Block>
-inline void multiply_blocks(const Block* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
-  const int64_t num_blocks = a.depth / BLOCK;
-  const Number* x[R];
+inline void multiply_tile(const NibbleBlock* block, const LinearArguments& a, int64_t row, int64_t column) {
+  const int64_t num_blocks = a.depth / BLOCK, y_stride = a.num_panels * W;
+  vf sums[R];
+  const int8_t* x[R];
+  const vf start = a.bias ? load(a.bias + column) : vf{};
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++) x[r] = (const Number*)a.x + (row + r) * a.x_stride;
+  for (int r = 0; r < R; r++) {
+    sums[r] = start;
+    x[r] = (const int8_t*)a.x + (row + r) * a.x_stride;
+  }
   const float *scales = a.x_scales + row, *totals = a.x_sums + row;
-  for (int64_t b = 0; b < num_blocks; b++, block++) {
-    for (size_t ahead = 0; ahead < sizeof *block; ahead += 64)
-      __builtin_prefetch((const char*)block + READ_AHEAD_BYTES + ahead, 0, 3);
+  for (int64_t b = 0; b < num_blocks; b++, block++, scales += a.num_rows, totals += a.num_rows) {
+    read_ahead(block, sizeof *block);
     vi dots[R];
-    block_dots<R>(block, x, dots);
-    const vf scale = load_half(block->scales);
+    nibble_dots<R>(block->weights, x, dots);
+    const vf scale = load_half(block->scales), minimum = load_half(block->minimums);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) sums[r] += (scale * scales[r]) * __builtin_convertvector(dots[r], vf);
-    if constexpr (sizeof(Number) == 1) {
-      const vf minimum = minimums_of(block);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) sums[r] += minimum * totals[r];
-      totals += a.num_rows;
+    for (int r = 0; r < R; r++) {
+      sums[r] += minimum * totals[r];
+      x[r] += BLOCK;
     }
-    scales += a.num_rows;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) x[r] += BLOCK;
   }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) store(a.y + (row + r) * y_stride + column, sums[r]);
+}
+
+// R rows times P panels of eight-bit weights.
+template <int R, int P>
+inline void multiply_panels(const ByteBlock* panels, const LinearArguments& a, int64_t row, int64_t column) {
+  const int64_t num_blocks = a.depth / BLOCK, y_stride = a.num_panels * W;
+  vf sums[R][P];
+  const int16_t* x[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    x[r] = (const int16_t*)a.x + (row + r) * a.x_stride;
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) sums[r][p] = a.bias ? load(a.bias + column + p * W) : vf{};
+  }
+  const float* scales = a.x_scales + row;
+  for (int64_t b = 0; b < num_blocks; b++, scales += a.num_rows) {
+    const ByteBlock* blocks[P];
+    const int8_t* weights[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) {
+      blocks[p] = panels + p * num_blocks + b;
+      weights[p] = blocks[p]->weights;
+      read_ahead(blocks[p], sizeof *blocks[p]);
+    }
+    vi dots[R][P];
+    byte_dots<R, P>(weights, x, dots);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const vf scale = all(scales[r]);
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++)
+        sums[r][p] += (load_half(blocks[p]->scales) * scale) * __builtin_convertvector(dots[r][p], vf);
+      x[r] += BLOCK;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) store(a.y + (row + r) * y_stride + column + p * W, sums[r][p]);
 }
 
 template <int R>
-inline void multiply(const NibbleBlock* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
-  multiply_blocks<R, int8_t>(block, a, row, sums);
-}
-
-template <int R>
-inline void multiply(const ByteBlock* block, const LinearArguments& a, int64_t row, vf (&sums)[R]) {
-  multiply_blocks<R, int16_t>(block, a, row, sums);
+inline void multiply_tile(const ByteBlock* panel, const LinearArguments& a, int64_t row, int64_t column) {
+  multiply_panels<R, 1>(panel, a, row, column);
 }
 
 struct FloatColumn {
@@ -119,18 +148,6 @@ inline void multiply_tile(const FloatColumn* column, const LinearArguments& a, i
     store(a.y + (row + r) * y_stride + first, low[r]);
     store(a.y + (row + r) * y_stride + first + W, high[r]);
   }
-}
-
-template <int R, typename Block>
-inline void multiply_tile(const Block* panel, const LinearArguments& a, int64_t row, int64_t column) {
-  vf sums[R];
-  const int64_t y_stride = a.num_panels * W;
-  const vf start = a.bias ? load(a.bias + column) : vf{};
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) sums[r] = start;
-  multiply<R>(panel, a, row, sums);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) store(a.y + (row + r) * y_stride + column, sums[r]);
 }
 
 template <typename Block>
@@ -234,6 +251,29 @@ inline void multiply_pair(const NibbleBlock* panels, const LinearArguments& a, i
   }
 }
 
+// Rows [first, end) times a pair of panels of eight-bit weights.
+inline void multiply_pair(const ByteBlock* panels, const LinearArguments& a, int64_t first, int64_t end, int64_t column) {
+  const int64_t num_tiles = (end - first + BYTE_TILE_ROWS - 1) / BYTE_TILE_ROWS;
+  for (int64_t tile = 0, row = first; tile < num_tiles; tile++) {
+    const int64_t rows = (end - row + num_tiles - tile - 1) / (num_tiles - tile);
+    switch (rows) {
+      case 5: multiply_panels<5, 2>(panels, a, row, column); break;
+      case 4: multiply_panels<4, 2>(panels, a, row, column); break;
+      case 3: multiply_panels<3, 2>(panels, a, row, column); break;
+      case 2: multiply_panels<2, 2>(panels, a, row, column); break;
+      default: multiply_panels<1, 2>(panels, a, row, column);
+    }
+    row += rows;
+  }
+}
+
+template <typename Block>
+constexpr int64_t MIN_PAIR_ROWS = INT64_MAX;  // from which a pair of panels at once pays
+template <>
+constexpr int64_t MIN_PAIR_ROWS<NibbleBlock> = MIN_WIDE_ROWS;
+template <>
+constexpr int64_t MIN_PAIR_ROWS<ByteBlock> = 8;
+
 template <typename Block>
 inline void linear_item(const int64_t* arguments, int64_t item) {
   const LinearArguments& a = *(const LinearArguments*)arguments;
@@ -243,8 +283,8 @@ inline void linear_item(const int64_t* arguments, int64_t item) {
   const int64_t end_panel = first_panel + a.block_panels < a.num_panels ? first_panel + a.block_panels : a.num_panels;
   const int64_t num_tiles = (end_row - first_row + 5) / 6;
   int64_t p = first_panel;
-  if constexpr (std::is_same<Block, NibbleBlock>::value)
-    if (end_row - first_row >= MIN_WIDE_ROWS)
+  if constexpr (MIN_PAIR_ROWS<Block> < INT64_MAX)
+    if (end_row - first_row >= MIN_PAIR_ROWS<Block>)
       for (; p + 2 <= end_panel; p += 2)
         multiply_pair((const Block*)a.panels + p * (a.depth / BLOCK), a, first_row, end_row, p * W);
   for (; p < end_panel; p++) {
