@@ -28,7 +28,7 @@ def best_s(run: Callable[[], None]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    ready = make_cpu_kernels(torch.float32, NUM_THREADS)
+    ready = make_cpu_kernels(torch.float32, NUM_THREADS, head_size=64)
     weights = [[torch.randn(outputs, inputs) for inputs, outputs in SHAPES] for _ in range(NUM_LAYERS)]
     packed = [[ready.kernels.pack_linear(weight) for weight in layer] for layer in weights]
     for rows in (1, 8, 24, 64, 256, 512):
