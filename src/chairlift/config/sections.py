@@ -52,6 +52,11 @@ class ModelSettings:
     executor: str = setting(
         "torch", "What computes the steps; fake is a toy model for tests.", choices=("torch", "fake")
     )
+    fake_step_ms: float = setting(
+        0.0,
+        "Milliseconds that a step of the toy model takes at least, to play a slower machine.",
+        bounds=(0.0, 10_000.0),
+    )
     num_threads: int | None = setting(None, "Threads for the model; one per available core if absent.", bounds=(1, 256))
 
 

@@ -32,6 +32,8 @@ from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.masks import GrammarMasks
 from chairlift.structured.vocabulary import build_vocabulary
 
+_MS_PER_S = 1e3
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
@@ -166,7 +168,9 @@ def _load_fake(settings: Settings, compiler: GrammarCompiler) -> _LoadedModel:
     page_size = settings.cache.page_size
     num_pages, num_host_pages = fake_model.pool_size(settings.cache), fake_model.host_tier_size(settings.cache)
     return _LoadedModel(
-        executor=fake_model.build_executor(num_pages, page_size, num_host_pages, compiler),
+        executor=fake_model.build_executor(
+            num_pages, page_size, num_host_pages, compiler, pace_s=settings.model.fake_step_ms / _MS_PER_S
+        ),
         num_pages=num_pages,
         num_host_pages=num_host_pages,
         page_bytes=fake_model.KV_BYTES_PER_TOKEN * page_size,

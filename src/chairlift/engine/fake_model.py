@@ -77,9 +77,14 @@ def host_tier_size(cache: CacheSettings) -> int:
 
 
 def build_executor(
-    num_pages: int, page_size: int, num_host_pages: int = 0, compiler: GrammarCompiler | None = None
+    num_pages: int,
+    page_size: int,
+    num_host_pages: int = 0,
+    compiler: GrammarCompiler | None = None,
+    *,
+    pace_s: float = 0.0,
 ) -> FakeExecutor:
-    """Return the executor of the toy model; with a compiler it follows grammars."""
+    """Return the executor of the toy model, whose steps take so long at least; with a compiler it follows grammars."""
     return FakeExecutor(
         num_pages,
         page_size,
@@ -88,4 +93,5 @@ def build_executor(
         model=readable_token,
         grammars=None if compiler is None else GrammarFollower(GrammarMasks(compiler)),
         fitting=readable_fitting_token,
+        pace_s=pace_s,
     )
