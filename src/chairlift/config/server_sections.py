@@ -170,7 +170,8 @@ class AnswerSettings:
     )
     grammar_timeout: float = setting(
         10.0,
-        "Seconds that a request may wait for its grammar to be compiled; then it is answered 400.",
+        "Seconds that the grammar of a request may take to be compiled, then it is answered 400; and that it may wait "
+        "before that while those of others are compiled, then it is answered 503.",
         bounds=(0.01, 600.0),
     )
     grammar_step_time: float = setting(

@@ -15,3 +15,6 @@ class Grammar:
 
     source: str
     param: str = "structured_outputs"
+    owners: tuple[tuple[str, str, str], ...] = ()
+    """For parts of the text that stand for something smaller than that field: (name of the part, what it is in words,
+    its own field)."""

@@ -143,6 +143,8 @@ class StepResult:
     failed_rows: tuple[int, ...] = ()
     """Sampling rows (indices in row order) whose logits were not finite: their token is meaningless, and their
     request, no other, ends with an error."""
+    failures: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Why rows failed, by request id, where the executor knows: what may stand behind the name of what was asked."""
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict[int, PromptLogprobs])
     """By request id, for chunks of requests whose sampling asks for them. What is computed a second time after a
     preemption is told a second time."""

@@ -88,7 +88,8 @@ class EngineLoop:
             expired = self._runner.take_expired()
             if outcome is not None:
                 self._is_resting = False
-                self._send(to_step_done([*expired, *outcome.updates], self._runner.stats(now_ns, outcome)))
+                stats, failures = self._runner.stats(now_ns, outcome), outcome.result.failures
+                self._send(to_step_done([*expired, *outcome.updates], stats, failures))
             elif expired and self._runner.has_unfinished:
                 self._send(to_step_done(expired, self._runner.stats(now_ns)))
             else:

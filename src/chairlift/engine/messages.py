@@ -229,6 +229,8 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     """One for each token, if they were asked for."""
     prompt_logprobs: PromptLogprobs | None = None
     embedding: bytes | None = None
+    failure: str | None = None
+    """Why it could not go on, where that is known."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):

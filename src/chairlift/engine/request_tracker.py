@@ -147,7 +147,7 @@ class RequestTracker:
         request_id = update.request_id
         processor = self._live[request_id]
         if update.finish_reason == "error":
-            self.fail(self._failure())
+            self.fail(self._failure(update.failure))
             return
         if update.finish_reason in _LATE and not processor.num_output_tokens:
             self._give_up(request_id, update.finish_reason, now_ns)
@@ -175,14 +175,12 @@ class RequestTracker:
             self._end(request_id, delta.finish_reason, now_ns)
         self._changed.set()
 
-    def _failure(self) -> ChairliftError:
+    def _failure(self, known: str | None) -> ChairliftError:
         """Why no token could be drawn: the request permits none, or, if it permits all, the engine is at fault."""
         if self._grammar is not None:
-            return InvalidRequestError(
-                f"the answer could not go on: {self._grammar.param} and other fields of the request permit no token "
-                "that could come next, or to find out what they permit takes longer than --grammar-step-time allows",
-                param=self._grammar.param,
-            )
+            why = known or "and other fields of the request permit no token that could come next"
+            param = self._grammar.param
+            return InvalidRequestError(f"the answer could not go on: {param} {why}", param=param)
         if self._rules_out:
             return InvalidRequestError(
                 "no token that could come next is permitted: allowed_token_ids, bad_words or min_tokens rule out all "

@@ -3,8 +3,10 @@
 Knows nothing of sockets or text. The engine process and the offline ``LLM`` both drive it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+
+import msgspec
 
 from chairlift.config.changes import check_changes
 from chairlift.config.sections import QueueSettings
@@ -239,9 +241,14 @@ class EngineRunner:
         return f"{self._scheduler.stats()}; requests: {requests}"
 
 
-def to_step_done(updates: Iterable[RequestUpdate], stats: StepStats) -> StepDone:
-    """Make the message that carries what a step brought, and what ended beside it."""
-    return StepDone(tuple(map(_to_update, updates)), stats)
+def to_step_done(
+    updates: Iterable[RequestUpdate], stats: StepStats, failures: Mapping[int, str] | None = None
+) -> StepDone:
+    """Make the message that carries what a step brought, and what ended beside it; ``failures`` say why, by id."""
+    told = tuple(map(_to_update, updates))
+    if failures:
+        told = tuple(msgspec.structs.replace(one, failure=failures.get(one.request_id)) for one in told)
+    return StepDone(told, stats)
 
 
 def _to_update(update: RequestUpdate) -> Update:

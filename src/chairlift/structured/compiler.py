@@ -47,6 +47,15 @@ _LIMITS_OF_WRITTEN: dict[str, Any] = {
 """Of grammars that somebody wrote: only they can be so ambiguous that a row costs the cube of its items. That of C has
 less than 200 symbols."""
 
+_USED_UP = {
+    "too many states": ("max_lexer_states", "its expressions need more than {} states together"),
+    "too many expressions constructed": (
+        "step_lexer_fuel",
+        "its expressions need more than {} derivatives in a step",
+    ),
+}
+"""How the library says that one of these limits was reached. All matchers of a grammar share what has no room then."""
+
 _MAX_RULES = 2000
 """More would be too many symbols, but the library may take minutes to say so."""
 _MAX_GBNF_RULES = 1000
@@ -60,7 +69,7 @@ _TRIAL_STEPS = 5
 class CompiledGrammar:
     """What matchers begin from. They share what they find out about the grammar, and wait for each other for it."""
 
-    __slots__ = ("_beginning", "first_mask", "is_lost", "is_written")
+    __slots__ = ("_beginning", "first_mask", "is_lost", "is_used_up", "is_written")
 
     def __init__(self, beginning: llguidance.LLMatcher, first_mask: bytes, *, is_written: bool) -> None:
         self._beginning = beginning
@@ -70,6 +79,8 @@ class CompiledGrammar:
         """What may come first, one bit a token: many choices begin at once, and all with this."""
         self.is_lost = False
         """Whether a matcher of it works on without an end, so that others would wait for it."""
+        self.is_used_up = False
+        """Whether a matcher of it found that there is no room for more of what they share."""
 
     def matcher(self) -> llguidance.LLMatcher:
         """A matcher at the beginning of the grammar."""
@@ -156,6 +167,14 @@ class GrammarCompiler:
         """
         return self.find(grammar) or self._compile(grammar)
 
+    def compiled_apart(self, grammar: Grammar) -> CompiledGrammar:
+        """The grammar compiled once more, for one request alone.
+
+        Raises:
+            InvalidRequestError: it is no grammar.
+        """
+        return self._build(grammar)
+
     def forget(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
         """Have it compiled anew for whoever asks next."""
         with self._lock:
@@ -174,24 +193,23 @@ class GrammarCompiler:
             self._pending.pop(source, None)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        with self._vocabulary_lock:
-            if self._vocabulary is None:
-                self._vocabulary = self._load_vocabulary(self.end_tokens)
-        vocabulary, (text, is_written) = self._vocabulary, _translated(grammar)
-        limits = llguidance.LLParserLimits(**(_LIMITS_OF_WRITTEN if is_written else _LIMITS))
-        # The library follows rules and references as deep as they go, and looks at its limits only afterwards.
-        matcher = run_with_room_for(
-            len(text), lambda: llguidance.LLMatcher(vocabulary, text, log_level=0, limits=limits)
-        )
-        if matcher.is_error():
-            raise _refusal(grammar, matcher.get_error())
-        first_mask = self._find_first_mask(grammar, matcher.deep_copy())
-        compiled = CompiledGrammar(matcher, first_mask, is_written=is_written)
+        compiled = self._build(grammar)
         with self._lock:
             self._compiled[grammar.source] = compiled
             while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
         return compiled
+
+    def _build(self, grammar: Grammar) -> CompiledGrammar:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._load_vocabulary(self.end_tokens)
+        vocabulary, (text, is_written) = self._vocabulary, _translated(grammar)
+        matcher = _new_matcher(vocabulary, text, is_written=is_written)
+        if matcher.is_error():
+            raise _refusal_of_part(vocabulary, grammar, text) or _refusal(grammar, matcher.get_error())
+        first_mask = self._find_first_mask(grammar, matcher.deep_copy())
+        return CompiledGrammar(matcher, first_mask, is_written=is_written)
 
     def _find_first_mask(self, grammar: Grammar, matcher: llguidance.LLMatcher) -> bytes:
         """Make the first mask, which finds out what the text alone does not say: that nothing fits, or what it costs.
@@ -221,6 +239,27 @@ def find_error(preparation: "Future[Any]", grammar: Grammar) -> ChairliftError |
     return InvalidRequestError(f"{grammar.param} cannot be compiled: {type(error).__name__}", param=grammar.param)
 
 
+def _new_matcher(vocabulary: llguidance.LLTokenizer, text: str, *, is_written: bool) -> llguidance.LLMatcher:
+    limits = llguidance.LLParserLimits(**(_LIMITS_OF_WRITTEN if is_written else _LIMITS))
+    # The library follows rules and references as deep as they go, and looks at its limits only afterwards.
+    return run_with_room_for(len(text), lambda: llguidance.LLMatcher(vocabulary, text, log_level=0, limits=limits))
+
+
+def _refusal_of_part(vocabulary: llguidance.LLTokenizer, grammar: Grammar, text: str) -> InvalidRequestError | None:
+    """Why a part is no grammar by itself, if there is such a part: the library does not say which one it means."""
+    owners = {name: owner for name, *owner in grammar.owners}
+    for part in json.loads(text)["grammars"] if owners else ():
+        owner = owners.get(part.pop("name", ""))
+        if owner is None:
+            continue
+        matcher = _new_matcher(vocabulary, json.dumps({"grammars": [part]}), is_written=False)
+        if matcher.is_error():
+            what, param = owner
+            reason = plain_words(matcher.get_error())
+            return InvalidRequestError(f"the schema of {what} cannot be followed: {reason}", param=param)
+    return None
+
+
 def _translated(grammar: Grammar) -> tuple[str, bool]:
     """The text as the library takes it, and whether somebody wrote a part of it by hand."""
     if f'"{WRITTEN_KEY}"' not in grammar.source:
@@ -247,9 +286,21 @@ def _check_num_rules(grammar: Grammar, text: str, most: int) -> None:
 
 
 def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{grammar.param} cannot be followed: {plain_words(reason)}", param=grammar.param)
+
+
+def is_used_up(complaint: str) -> bool:
+    """Whether the library complains of what all matchers of a grammar share: one that begins anew may go on."""
+    return any(words in complaint for words in _USED_UP)
+
+
+def plain_words(complaint: str) -> str:
+    """What the library complains of, with the limit that was reached and without its inner state."""
+    for words, (limit, meaning) in _USED_UP.items():
+        if words in complaint:
+            return f"{meaning.format(_LIMITS[limit])}, which is the most that any grammar may (a fixed limit)"
     # Behind the message stands the library's whole state, or where it was.
-    words = " ".join(reason.partition("<state>")[0].partition("<backtrace>")[0].split())
-    if words in {"NoExtensionBias", "NoExtension", ""}:
-        words = "no text fits it"
-    shown = words if len(words) <= _MAX_ERROR_CHARS else words[:_MAX_ERROR_CHARS] + "…"
-    return InvalidRequestError(f"{grammar.param} cannot be followed: {shown}", param=grammar.param)
+    said = " ".join(complaint.partition("<state>")[0].partition("<backtrace>")[0].split())
+    if said in {"NoExtensionBias", "NoExtension", ""}:
+        said = "no text fits it"
+    return said if len(said) <= _MAX_ERROR_CHARS else said[:_MAX_ERROR_CHARS] + "…"

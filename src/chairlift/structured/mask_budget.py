@@ -8,6 +8,7 @@ _USUAL_TOKEN_NS = 50_000
 """What a mask, and a token that is read, may cost without being counted: several times what they do cost."""
 
 _STEPS_TO_REFILL = 10
+_NS_PER_S = 1e9
 
 
 class MaskBudget:
@@ -27,6 +28,11 @@ class MaskBudget:
         """Steps in which it was asked for a mask."""
         self._step_ns = step_ns
         self._left_ns = step_ns or 0
+
+    @property
+    def allowance(self) -> str:
+        """What limits it, in words."""
+        return f"--grammar-step-time allows, which is {(self._step_ns or 0) / _NS_PER_S:g} s in a step"
 
     @property
     def is_spent(self) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import ChairliftError
-from chairlift.structured.compiler import CompiledGrammar, GrammarCompiler
+from chairlift.structured.compiler import CompiledGrammar, GrammarCompiler, is_used_up, plain_words
 from chairlift.structured.mask_budget import MaskBudget
 from chairlift.structured.threads import Task, TaskThreads
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 _BITS = 32
 _MAX_THREADS = 8
-_FULL = "too many states"
-"""How the library says it."""
-
 _TOKENS_AT_ONCE = 64
 """Read before it is looked at what they took: a request that comes back brings its whole output."""
+
+_MAX_BEGINNINGS = 3
+"""In one step, for requests that share their grammars with others who use them up."""
 
 
 class GrammarState:
@@ -41,7 +41,18 @@ class GrammarState:
         output    [ num_read tokens, read by the matcher | new since the last mask )
     """
 
-    __slots__ = ("begun_at", "budget", "compiled", "failure", "grammar", "is_full", "matcher", "num_masks", "tokens")
+    __slots__ = (
+        "begun_at",
+        "budget",
+        "compiled",
+        "complaint",
+        "failure",
+        "grammar",
+        "is_suspect",
+        "matcher",
+        "num_masks",
+        "tokens",
+    )
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -49,14 +60,16 @@ class GrammarState:
         self.matcher: llguidance.LLMatcher | None = None
         self.budget: MaskBudget | None = None
         self.failure: str | None = None
-        """Why no further mask is made."""
+        """Why no further mask is made: what may stand behind the name of the request's field."""
         self.num_masks = 0
         self.tokens: list[int] = []
         """What was read."""
-        self.is_full = False
-        """Whether its matcher knows as many states as it may: with others that share them, or all by itself."""
+        self.complaint: str | None = None
+        """What its matcher has no room for: with others that share it, or all by itself."""
+        self.is_suspect = False
+        """Whether it found that first, so that it may be the one who needs so much."""
         self.begun_at: int | None = None
-        """Tokens that there were when it had to begin again for that reason."""
+        """Tokens that there were when it began again for that reason, all by itself."""
 
     @property
     def num_read(self) -> int:
@@ -90,12 +103,16 @@ class GrammarMasks:
         for state, new_tokens in rows:
             state.tokens.extend(new_tokens)
         bits = self._make([(row, state, new_tokens) for row, (state, new_tokens) in enumerate(rows)], bits)
-        full = [(row, state) for row, (state, _) in enumerate(rows) if state.is_full]
-        if full:
+        for _ in range(_MAX_BEGINNINGS):
+            full = [(row, state) for row, (state, _) in enumerate(rows) if state.complaint is not None]
+            if not full:
+                break
             for _, state in full:
                 self._begin_again(state)
             bits = self._make([(row, state, state.tokens) for row, state in full], bits)
         for row, (state, _) in enumerate(rows):
+            if state.complaint is not None:
+                _fail(state, _no_further(state.complaint))
             if state.failure is not None:
                 bits[row] = 0
         return bits
@@ -111,12 +128,15 @@ class GrammarMasks:
         return bits
 
     def _begin_again(self, state: GrammarState) -> None:
-        """Have a matcher that shares nothing with those before it: what they found out has no room any more."""
+        """Have a matcher that shares nothing with those before it, and if it is a suspect with nobody."""
         if state.compiled is not None:
             self._compiler.forget(state.grammar, state.compiled)
-        state.compiled = state.matcher = None
-        state.is_full, state.begun_at = False, len(state.tokens)
-        self._begin(state)
+        state.compiled = state.matcher = state.complaint = None
+        if not state.is_suspect:
+            self._begin(state)
+            return
+        state.begun_at, state.is_suspect = len(state.tokens), False
+        self._follow(state, self._compile(state, self._compiler.compiled_apart))
 
     def _begin(self, state: GrammarState) -> None:
         if state.budget is None:
@@ -124,24 +144,29 @@ class GrammarMasks:
             state.num_masks = state.budget.num_steps
         if state.matcher is not None or state.failure is not None:
             return
-        compiled = self._compiler.find(state.grammar) or self._compile(state)
+        self._follow(state, self._compiler.find(state.grammar) or self._compile(state, self._compiler.compiled))
+
+    @staticmethod
+    def _follow(state: GrammarState, compiled: CompiledGrammar | None) -> None:
         if compiled is not None:
             state.compiled, state.matcher = compiled, compiled.matcher()
 
-    def _compile(self, state: GrammarState) -> CompiledGrammar | None:
+    def _compile(
+        self, state: GrammarState, compile_now: Callable[[Grammar], CompiledGrammar]
+    ) -> CompiledGrammar | None:
         """Compile what was forgotten, if that takes no longer than a mask may."""
         found: list[CompiledGrammar] = []
 
         def work() -> None:
             try:
-                found.append(self._compiler.compiled(state.grammar))
+                found.append(compile_now(state.grammar))
             except ChairliftError as error:
                 _fail(state, f"could not be compiled again: {error.message}")
 
         task = Task([work], self._compiler.mask_limit_ns)
         self._threads.run([task])
         if task.is_given_up:
-            _fail(state, "had to be compiled again, which takes longer than --grammar-step-time allows")
+            _fail(state, f"had to be compiled again, which takes longer than {_allowance(state)}")
             return None
         return found[0] if found else None
 
@@ -176,7 +201,7 @@ class GrammarMasks:
                 state.compiled.is_lost = True
                 self._compiler.forget(state.grammar, state.compiled)
             if state.failure is None:
-                _fail(state, "took more of a processor for a mask than --grammar-step-time allows")
+                _fail(state, f"took more of a processor for a mask than {_allowance(state)}")
 
 
 class _RequestBudget(MaskBudget):
@@ -189,46 +214,57 @@ class _RequestBudget(MaskBudget):
 
 def _make_mask(state: GrammarState, new_tokens: Sequence[int], bits: NDArray[np.int32]) -> None:
     """Read what is new, and write one row."""
-    matcher, budget = state.matcher, state.budget
-    if state.compiled is None or matcher is None or budget is None:
+    compiled, matcher, budget = state.compiled, state.matcher, state.budget
+    if compiled is None or matcher is None or budget is None:
         return
     state.num_masks += 1
     budget.begin(state.num_masks)
-    if state.compiled.is_lost or budget.is_spent:
-        _fail(state, "took more of a processor for its masks than --grammar-step-time allows")
+    if compiled.is_lost or budget.is_spent:
+        _fail(state, f"took more of a processor for its masks than {budget.allowance}")
         return
-    _read(matcher, new_tokens, budget)
+    _read(matcher, new_tokens, budget, bits)
     if budget.is_spent:
-        _fail(state, "took more of a processor for reading its output than --grammar-step-time allows")
+        _fail(state, f"took more of a processor for reading its output than {budget.allowance}")
         return
     start_ns = time.thread_time_ns()
     if not matcher.is_error():
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
     budget.spend(time.thread_time_ns() - start_ns, num_masks=1)
     if matcher.is_error():
-        reason = matcher.get_error().partition("<state>")[0].strip()
-        begun_at = state.begun_at
-        if _FULL in reason and (begun_at is None or len(state.tokens) >= begun_at + _TOKENS_AT_ONCE):
-            state.is_full = True
+        complaint, begun_at = matcher.get_error(), state.begun_at
+        if is_used_up(complaint) and (begun_at is None or len(state.tokens) >= begun_at + _TOKENS_AT_ONCE):
+            state.complaint, state.is_suspect = complaint, not compiled.is_used_up
+            compiled.is_used_up = True
         else:
-            _fail(state, reason)
+            _fail(state, _no_further(complaint))
 
 
-def _read(matcher: llguidance.LLMatcher, tokens: Sequence[int], budget: MaskBudget) -> None:
+def _read(matcher: llguidance.LLMatcher, tokens: Sequence[int], budget: MaskBudget, scratch: NDArray[np.int32]) -> None:
     for start in range(0, len(tokens), _TOKENS_AT_ONCE):
         # Once a grammar is complete only an end token can follow it, and what comes behind that is not looked at.
         if matcher.is_stopped() or budget.is_spent:
             return
         some = list(tokens[start : start + _TOKENS_AT_ONCE])
         start_ns = time.thread_time_ns()
+        if start:
+            # Reading lives on what the last mask was allowed and did not need.
+            matcher.unsafe_compute_mask_ptr(scratch.ctypes.data, scratch.nbytes)
         matcher.consume_tokens(some)
         budget.spend(time.thread_time_ns() - start_ns, num_tokens=len(some))
+
+
+def _no_further(complaint: str) -> str:
+    return f"cannot be followed any further: {plain_words(complaint)}"
+
+
+def _allowance(state: GrammarState) -> str:
+    return "" if state.budget is None else state.budget.allowance
 
 
 def _fail(state: GrammarState, reason: str) -> None:
     state.failure = reason
     state.matcher = state.compiled = None
-    logger.error("%s: a grammar could not be followed: %s", state.grammar.param, reason)
+    logger.error("a grammar ends its request: %s %s", state.grammar.param, reason)
 
 
 def _num_cores() -> int:

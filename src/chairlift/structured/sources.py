@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import InvalidRequestError
+from chairlift.structured.character_classes import with_ecma_classes, with_ecma_patterns
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of JSON mode."""
@@ -33,27 +34,32 @@ WRITTEN_KEY = "written"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One grammar of several; ``body`` is its text without the name."""
+    """One grammar of several; ``body`` is its text without the name.
+
+    ``owner`` says what it is in words, and which field of the request it comes from, where that is not the field of the
+    whole.
+    """
 
     body: Mapping[str, Any]
+    owner: tuple[str, str] | None = None
 
     def named(self, name: str) -> dict[str, Any]:
         """This part as the library takes it."""
         return {"name": name, **self.body}
 
 
-def json_part(schema: Any) -> Part:
+def json_part(schema: Any, owner: tuple[str, str] | None = None) -> Part:
     """JSON that a schema accepts; ``True`` accepts any."""
     if isinstance(schema, Mapping):
-        schema = {**cast("Mapping[str, Any]", schema), "x-guidance": dict(_JSON_OPTIONS)}
+        schema = {**with_ecma_patterns(cast("Mapping[str, Any]", schema)), "x-guidance": dict(_JSON_OPTIONS)}
     elif schema is True:
         schema = {"x-guidance": dict(_JSON_OPTIONS)}
-    return Part({"json_schema": schema})
+    return Part({"json_schema": schema}, owner)
 
 
 def regex_part(pattern: str) -> Part:
     """The whole output matches; look-around and back-references are not known."""
-    return Part({"lark_grammar": f"start: TEXT\nTEXT: {quote_pattern(pattern)}\n"})
+    return Part({"lark_grammar": f"start: TEXT\nTEXT: {quote_pattern(with_ecma_classes(pattern))}\n"})
 
 
 def choice_part(choices: Sequence[str]) -> Part:
@@ -90,7 +96,8 @@ def quote_pattern(pattern: str) -> str:
 def compose(start: str, parts: Mapping[str, Part], param: str) -> Grammar:
     """Put parts together: ``start`` is Lark and refers to them as ``@name``."""
     grammars = [{"name": "start", "lark_grammar": start}, *(part.named(name) for name, part in parts.items())]
-    return Grammar(_dump({"grammars": grammars}, param), param)
+    owners = tuple((name, *part.owner) for name, part in parts.items() if part.owner is not None)
+    return Grammar(_dump({"grammars": grammars}, param), param, owners)
 
 
 def whole(part: Part, param: str) -> Grammar:

@@ -154,6 +154,8 @@ def test_rows_without_a_grammar_are_left_alone_and_a_failed_one_has_nothing() ->
     assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [ord("a")]
     assert torch.isfinite(logits[1]).all()
     assert not torch.isfinite(logits[2]).any()
+    assert list(table.grammar_failures()) == [2]
+    assert table.grammar_failures()[2].startswith("cannot be followed any further: ")
 
 
 def test_the_end_of_a_grammar_counts_more_than_min_tokens() -> None:

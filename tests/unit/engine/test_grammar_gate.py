@@ -14,7 +14,8 @@ from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.end_tokens import end_tokens
 from chairlift.engine.grammar_gate import GrammarGate
 from chairlift.engine.messages import AddRequest, Choice
-from chairlift.errors import InvalidRequestError
+from chairlift.engine.remote_errors import to_error
+from chairlift.errors import InvalidRequestError, OverloadedError
 from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.sources import choice_part, whole
 from chairlift.structured.vocabulary import build_vocabulary
@@ -66,6 +67,7 @@ def test_a_request_is_held_until_its_grammar_is_ready() -> None:
 
 def test_a_grammar_that_fails_or_takes_too_long_refuses_its_request() -> None:
     compiler = SlowCompiler()
+    assert compiler.preparation.set_running_or_notify_cancel()
     gate = GrammarGate(compiler)
     gate.holds(request(1), now_ns=0)
     gate.holds(request(2), now_ns=4 * NS_PER_S)
@@ -79,6 +81,66 @@ def test_a_grammar_that_fails_or_takes_too_long_refuses_its_request() -> None:
     assert message.request_id == 20
     assert error is not None
     assert error.message == "no"
+
+
+def test_time_counts_from_when_the_grammar_itself_is_compiled() -> None:
+    compiler = SlowCompiler()
+    gate = GrammarGate(compiler)
+    gate.holds(request(), now_ns=0)
+    assert gate.take_settled(4 * NS_PER_S) == []
+    assert gate.statuses(4 * NS_PER_S)[0].reason.endswith(", behind those of other requests")
+    assert compiler.preparation.set_running_or_notify_cancel()
+    assert gate.take_settled(4 * NS_PER_S) == []
+    assert gate.statuses(4 * NS_PER_S)[0].reason.endswith("is compiled: guided_json")
+    assert gate.take_settled(8 * NS_PER_S) == []
+    ((_, error),) = gate.take_settled(10 * NS_PER_S)
+    assert isinstance(error, InvalidRequestError)
+
+
+def test_a_grammar_that_had_no_turn_is_no_fault_of_its_request() -> None:
+    compiler = SlowCompiler()
+    gate = GrammarGate(compiler)
+    gate.holds(request(1), now_ns=0)
+    gate.holds(request(2), now_ns=4 * NS_PER_S)
+    ((message, error),) = gate.take_settled(6 * NS_PER_S)
+    assert message.request_id == 10
+    assert isinstance(error, OverloadedError)
+    assert (error.http_status, error.retry_after_s >= 1) == (503, True)
+    assert "grammars of other requests" in error.message
+    assert "--grammar-timeout" in error.message
+    assert not compiler.preparation.cancelled(), "another request waits for the same"
+    gate.drop([20])
+    assert compiler.preparation.cancelled(), "nobody waits for it any more, and others wait for the threads"
+
+
+def test_threads_that_are_busy_for_others_are_a_503_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_now, ready, busy = GrammarCompiler._compile, threading.Event(), threading.Semaphore(0)
+
+    def compile_later(self: GrammarCompiler, grammar: Grammar) -> Any:
+        busy.release()
+        assert ready.wait(30)
+        return compile_now(self, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "_compile", compile_later)
+    runner = build_engine(load_settings({"executor": "fake", "grammar_timeout": 5.0}, env={}), None).runner
+    texts = [whole(choice_part([text]), "guided_choice") for text in ("first", "second", "third")]
+    for number, grammar in enumerate(texts[:2], start=1):
+        assert runner.add(request(number, grammar, n=1), 0) is None
+        assert busy.acquire(timeout=30)
+    assert runner.take_verdicts(0) == []  # both are seen to have begun
+    assert runner.add(request(3, texts[2], n=1), 0) is None
+    verdicts = {verdict.request_id: to_error(verdict) for verdict in runner.take_verdicts(6 * NS_PER_S)}
+    assert {number: type(error) for number, error in verdicts.items()} == {
+        10: InvalidRequestError,
+        20: InvalidRequestError,
+        30: OverloadedError,
+    }
+    assert runner.add(request(4, texts[2], n=1), 6 * NS_PER_S) is None  # the same again, later
+    ready.set()
+    again: list = []
+    while not again:
+        again = runner.take_verdicts(7 * NS_PER_S)
+    assert [(verdict.request_id, verdict.error) for verdict in again] == [(40, None)]
 
 
 def test_a_held_request_that_nobody_wants_any_more_is_forgotten() -> None:

@@ -252,6 +252,27 @@ def test_whoever_finds_the_states_of_a_grammar_used_up_begins_anew_with_its_outp
     assert len(used) > 1
 
 
+def test_expressions_that_cost_too_much_end_their_own_request_and_no_other_that_shares_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(compiler_module._LIMITS, "step_lexer_fuel", 900)
+    compiler = make_compiler()
+    masks, grammar = GrammarMasks(compiler), whole(regex_part("z(.*[ab].{8}|.*c.{9}){2}end|y[a-z]*"), "field")
+    compiler.prepare(grammar).result(30)
+    texts = ["y" + "q" * 30, "z" + "abcx" * 8, "y" + "q" * 30, "z" + "abcx" * 8, "yes"]
+    states = [GrammarState(grammar) for _ in texts]
+    outputs = [TOKENIZER.encode(text) for text in texts]
+    allowed: list[bool] = []
+    for end in range(30):
+        rows = [(state, output[state.num_read : end]) for state, output in zip(states, outputs, strict=True)]
+        allowed = [bool(row.any()) for row in masks.masks(rows)]
+    assert [state.failure is None for state in states] == [True, False, True, False, True]
+    assert allowed == [True, False, True, False, True]
+    for state in (states[1], states[3]):
+        assert "more than 900 derivatives in a step" in (state.failure or "")
+    assert compiler.prepare(grammar).result(30).is_used_up is False
+
+
 def test_without_a_limit_a_mask_may_take_what_it_takes() -> None:
     compiler = make_compiler(step_time_s=None)
     masks, state = GrammarMasks(compiler), GrammarState(whole(cubic(150, '"ab" "x" "y"'), "field"))

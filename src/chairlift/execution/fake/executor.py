@@ -111,6 +111,7 @@ class FakeExecutor:
             swap_duration_ns=swap_duration_ns,
             failed_rows=tuple(row for row, token_id in enumerate(outcome.tokens) if token_id is None),
             prompt_logprobs=outcome.prompt_logprobs,
+            failures={} if self._grammars is None or None not in outcome.tokens else self._grammars.failures(),
             embeddings=outcome.embeddings,
         )
 

@@ -28,6 +28,12 @@ class GrammarFollower:
         bits = self._masks.masks([(state, output[state.num_read :])])[0]
         return allowed_tokens(bits)
 
+    def failures(self) -> dict[int, str]:
+        """Requests whose grammars have failed, and why."""
+        return {
+            request_id: state.failure for request_id, (_, state) in self._states.items() if state.failure is not None
+        }
+
     def forget(self, request_ids: Iterable[int]) -> None:
         """These requests ended; unknown ids are fine."""
         for request_id in request_ids:

@@ -129,6 +129,7 @@ class TorchExecutor:
             token_ids=tuple(sampled.token_ids.tolist()),
             duration_ns=time.perf_counter_ns() - started_ns,
             failed_rows=sampled.failed_rows,
+            failures=self._batch.table.grammar_failures() if sampled.failed_rows else {},
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
             embeddings=embeddings,

@@ -118,6 +118,13 @@ class RequestTable:
             self._free.append(row)
             self.grammars.pop(row, None)
 
+    def grammar_failures(self) -> dict[int, str]:
+        """Requests whose grammars have failed, and why."""
+        states = [(request_id, self.grammars.get(row)) for request_id, row in self._rows.items()]
+        return {
+            request_id: state.failure for request_id, state in states if state is not None and state.failure is not None
+        }
+
     def extend_pages(self, request_id: int, pages: tuple[int, ...]) -> None:
         """Append pages to a request's page table."""
         self._append_pages(self.row(request_id), pages)
