@@ -29,6 +29,7 @@ from chairlift.server.app import create_app
 from chairlift.server.batches.api import Batches
 from chairlift.server.context import WebSections
 from chairlift.server.engine_port import ManagedEngine
+from chairlift.server.tools.table import find_parser_problem
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +173,7 @@ class _Service:
         self._engine = engine
         self._settings = web.settings
         self._access = web.access
+        self._tool_call_parser = web.sections.answers.tool_call_parser
         self._listener = listener
         self._say = say
         self._stop_wanted = asyncio.Event()
@@ -226,6 +228,9 @@ class _Service:
         # What was loaded lives as long as the process; the collector need not walk through it between two tokens.
         gc.collect()
         gc.freeze()
+        problem = find_parser_problem(self._tool_call_parser, self._engine.tokenizer.chat_template_text)
+        if problem is not None:
+            logger.warning("%s", problem)
         host, port = self._listener.getsockname()[:2]
         has_key = self._access.needs_key
         if not has_key and not is_loopback(host):

@@ -16,11 +16,12 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.byte_tokenizer import END_ID, ByteTokenizer
 from chairlift.engine.fake_model import readable_fitting_token
 from chairlift.engine.outputs import ChoiceDelta
+from chairlift.errors import InvalidRequestError
 from chairlift.server.app import create_app
 from chairlift.server.context import WebSections
-from chairlift.server.tools.grammars import Quote, Tool, free_answer, reasoning_rule
-from chairlift.server.tools.table import TOOL_FORMATS
-from chairlift.structured.compiler import GrammarCompiler
+from chairlift.server.tools.grammars import Quote, Tool, forced_calls, free_answer, reasoning_rule
+from chairlift.server.tools.table import PLAIN_LIST, TOOL_FORMATS
+from chairlift.structured.compiler import GrammarCompiler, find_error
 from chairlift.structured.masks import GrammarMasks, GrammarState, allowed_tokens
 from chairlift.structured.sources import quote_text
 from chairlift.structured.vocabulary import build_vocabulary
@@ -131,6 +132,27 @@ def test_one_call_is_one_where_only_one_is_wanted() -> None:
     call = CALLS["hermes"].format(name="weather", arguments=GOOD)
     assert fits(grammar("hermes", max_calls=1), f"{call} Done.")
     assert not fits(grammar("hermes", max_calls=1), call + call)
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+@pytest.mark.parametrize("parser", [*TOOL_FORMATS, "list"])
+@pytest.mark.parametrize("unsupported", [{"uniqueItems": True}, {"not": {"type": "null"}}])
+def test_a_schema_that_cannot_be_followed_is_refused_with_its_tool_and_keyword(
+    parser: str, unsupported: dict[str, Any], is_strict: bool
+) -> None:
+    good = Tool("first", {"properties": {"a": {"type": "integer"}}}, param="tools[0].function.parameters")
+    broken = {"type": "object", "properties": {"ids": {"type": "array", **unsupported}}}
+    tools = [good, Tool("second", broken, is_strict, param="tools[1].function.parameters")]
+    style = PLAIN_LIST if parser == "list" else TOOL_FORMATS[parser]
+    held = forced_calls(style.grammar(tools, 2, quote_text), None, "tools")
+    preparation = COMPILER.prepare(held)
+    preparation.exception(timeout=30)
+    error = find_error(preparation, held)
+    assert isinstance(error, InvalidRequestError)
+    assert error.param == "tools[1].function.parameters"
+    assert "'second'" in error.message
+    assert next(iter(unsupported)) in error.message
+    assert "'first'" not in error.message
 
 
 def test_markers_that_are_special_tokens() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import jsonschema
 import pytest
 
 from chairlift.config.sections import AnswerSettings, ServerSettings
+from chairlift.errors import InvalidRequestError
 from chairlift.server.app import create_app
 from chairlift.server.context import WebSections
 from chairlift.server.tools.grammars import Tool, forced_calls, free_answer
@@ -141,6 +143,118 @@ def test_a_reference_may_be_to_another_parameter() -> None:
     schema = object_of(a={"type": "integer"}, b={"$ref": "#/properties/a"})
     assert is_held(schema, written(a="1", b="2"))
     assert not is_held(schema, written(a="1", b='"2"'))
+
+
+# ----------------------------------------------------------------------- schemas that are put together at their top
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/City", "$defs": {"City": CITY}},
+        {"$ref": "#/definitions/a~1b", "definitions": {"a/b": CITY}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": CITY}},
+        {"allOf": [CITY]},
+        {"allOf": [{"$ref": "#/$defs/City"}], "$defs": {"City": CITY}, "description": "Looks outside."},
+        {"properties": {"city": {"type": "string"}}, "allOf": [{"properties": {"days": {"type": "integer"}}}, CITY]},
+        {"anyOf": [CITY, {"type": "null"}]},
+        {"type": "object", "oneOf": [CITY]},
+    ],
+)
+def test_parameters_are_found_wherever_the_schema_has_them(schema: dict[str, Any]) -> None:
+    text = written(city="12", days="3")
+    assert is_held(schema, text)
+    assert is_held(schema, written(city="Rome"))
+    assert not is_held(schema, written(days="3"))
+    assert not is_held(schema, written(city="12", days="three"))
+    assert arguments(schema, text) == {"city": "12", "days": 3}
+
+
+def test_ways_to_follow_a_schema_do_not_mix() -> None:
+    by_name = {"properties": {"kind": {"const": "name"}, "name": {"type": "string"}}, "required": ["kind", "name"]}
+    by_place = {"properties": {"kind": {"const": "at"}, "x": {"type": "integer"}}, "required": ["kind", "x"]}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": [by_name, by_place]}
+    good = [written(n="1", kind="name", name="7"), written(kind="at", x="7")]
+    assert [arguments(schema, text) for text in good] == [{"n": 1, "kind": "name", "name": "7"}, {"kind": "at", "x": 7}]
+    for text in good:
+        assert is_held(schema, text)
+        jsonschema.validate(arguments(schema, text), schema)
+    for text in (
+        written(kind="at", name="7"),
+        written(kind="name", x="7"),
+        written(n="1"),
+        written(kind='"at"', x="7"),
+    ):
+        assert not is_held(schema, text)
+
+
+def test_one_of_several_must_be_there() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    for values, is_enough in (({"a": "1"}, True), ({"b": "1"}, True), ({"a": "1", "b": "2"}, True), ({}, False)):
+        assert is_held(schema, written(**values)) == is_enough
+
+
+def test_what_may_be_text_or_not_is_written_as_json() -> None:
+    schema = {"anyOf": [object_of(v={"type": "string"}), object_of(v={"type": "integer"})]}
+    assert is_held(schema, written(v='"7"'))
+    assert is_held(schema, written(v="7"))
+    assert not is_held(schema, written(v="seven"))
+    for value, meant in (('"7"', "7"), ("7", 7), ("seven", "seven")):
+        assert arguments(schema, written(v=value)) == {"v": meant}
+
+
+def test_a_member_that_both_schemas_name_follows_both() -> None:
+    schema = {"allOf": [object_of(v={"type": "integer", "minimum": 3}), {"properties": {"v": {"maximum": 5}}}]}
+    assert [is_held(schema, written(v=value)) for value in ("2", "4", "6")] == [False, True, False]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_reference_to_text_is_text(wrapped: bool) -> None:
+    reference: dict[str, Any] = {"$ref": "#/$defs/Unit", "description": "degrees"}
+    if wrapped:
+        reference = {"allOf": [{"$ref": "#/$defs/Unit"}], "default": "c"}
+    schema = {**object_of(unit=reference), "$defs": {"Unit": {"type": "string", "enum": ["c", "12"]}}}
+    assert [is_held(schema, written(unit=value)) for value in ("c", "12", '"c"', "k")] == [True, True, False, False]
+    assert arguments(schema, written(unit="12")) == {"unit": "12"}
+
+
+DOUBLING = {
+    "$ref": "#/$defs/0",
+    "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)} | {"40": CITY},
+}
+MANY = {"allOf": [{"anyOf": [{"required": [f"a{n}"]}, {"required": [f"b{n}"]}]} for n in range(12)]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "http://example.com/x"}, "'http://example.com/x'"),
+        ({"$ref": "#/$defs/no"}, "'#/$defs/no', which is not there"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "leads back to itself"),
+        ({"anyOf": [{"$ref": "#"}, CITY]}, "anyOf[0].$ref leads back to itself"),
+        ({"anyOf": [CITY, {"properties": [1]}]}, "anyOf[1].properties must be an object"),
+        ({"anyOf": {"a": CITY}}, ".anyOf must be a list"),
+        ({"anyOf": [3]}, "anyOf[0] must be a schema"),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, "can be followed by no object"),
+        ({"allOf": [False]}, "can be followed by no object"),
+        (DOUBLING, "too many"),
+        (MANY, "too many"),
+    ],
+)
+def test_what_cannot_be_put_together_is_refused_by_name_and_read_all_the_same(schema: Any, words: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InvalidRequestError, match=re.escape(words)) as raised:
+        is_held(schema, written())
+    assert arguments(schema, written(a="1")) == {"a": 1}
+    assert time.process_time() - start < 1
+    assert raised.value.message.startswith("tools")
+    assert raised.value.param == "tools"
 
 
 # ------------------------------------------------------------------------------------- what is written is what is read

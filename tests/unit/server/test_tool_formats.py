@@ -14,7 +14,12 @@ from chairlift.server.openai.requests import ChatBody
 from chairlift.server.tools.pieces import Assembled, Call
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
 from chairlift.server.tools.reasoning import find_opening
-from chairlift.server.tools.table import TOOL_FORMATS, detect_tool_format, find_reasoning_parser
+from chairlift.server.tools.table import (
+    TOOL_FORMATS,
+    detect_tool_format,
+    find_parser_problem,
+    find_reasoning_parser,
+)
 
 SCHEMAS = {"f": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}, "now": {}}
 
@@ -77,25 +82,20 @@ def test_calls_are_told_from_text(parser: str, text: str, content: str, calls: l
     ("parser", "text"),
     [
         ("mistral", 'I would write [TOOL_CALLS] like so: {"a": 1} and done'),
-        ("mistral", 'It is [TOOL_CALLS]  nobody{"a": 1} here'),
+        ("mistral", 'It is [TOOL_CALLS]  no body{"a": 1} here'),
         ("mistral", 'Or [TOOL_CALLS]f[x]{"a": 1}'),
         ("mistral", "[TOOL_CALLS]{} is empty"),
         ("mistral", 'x [TOOL_CALLS]{"answer": 42}'),
         ("qwen3_coder", "Use <function=name> like this and go on"),
         ("qwen3_coder", "Use <function=f> like this and go on"),
-        ("qwen3_coder", "Use <tool_call>\n<function=g>\n</function>\n</tool_call> or so"),
+        ("qwen3_coder", "Use <tool_call>\n<function=a g>\n</function>\n</tool_call> or so"),
         ("qwen3_coder", "Use <function=now and go > on"),
         ("qwen3_coder", "It begins with <function=f>"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_prose_about_a_form_is_no_call(parser: str, text: str, size: int) -> None:
-    reader = AnswerReader(ReadingPlan(scanner=lambda: TOOL_FORMATS[parser].scanner(list(SCHEMAS), SCHEMAS)))
-    whole = Assembled()
-    for place in range(0, len(text), size):
-        whole.add(reader.read(text[place : place + size]))
-    whole.add(reader.read("", is_final=True))
-    assert whole == Assembled(content=text)
+    assert in_pieces(text, size, parser) == (Assembled(content=text), "stop")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,49 @@ def test_names_that_are_not_known_must_look_like_names(parser: str, text: str, n
     whole = Assembled()
     whole.add(reader.read(text, is_final=True))
     assert whole == (Assembled(content=text) if name is None else Assembled(calls=[Call(name, "{}")]))
+
+
+OF_NOBODY = [
+    ("hermes", '<tool_call>{"name": "nobody", "arguments": {"a": "5"}}</tool_call>'),
+    ("qwen3", '<tool_call>\n{"arguments": {"a": "5"}, "name": "nobody"}\n</tool_call>'),
+    ("llama3_json", '{"name": "nobody", "parameters": {"a": "5"}}'),
+    ("llama3_json", '<|python_tag|>{"name": "nobody", "parameters": {"a": "5"}}'),
+    ("mistral", '[TOOL_CALLS][{"name": "nobody", "arguments": {"a": "5"}}]'),
+    ("mistral", '[TOOL_CALLS] {"name": "nobody", "arguments": {"a": "5"}}'),
+    ("mistral", '[TOOL_CALLS]nobody{"a": "5"}'),
+    ("mistral", '[TOOL_CALLS]nobody[ARGS]{"a": "5"}'),
+    ("qwen3_coder", '<tool_call>\n<function=nobody>\n<parameter=a>\n"5"\n</parameter>\n</function>\n</tool_call>'),
+    ("qwen3_coder", '<function=nobody>\n<parameter=a>\n"5"\n</parameter>\n</function>'),
+]
+"""Every form that a reader knows, with the name of no tool."""
+
+
+def in_pieces(text: str, size: int, parser: str, **plan: Any) -> tuple[Assembled, str | None]:
+    reader = AnswerReader(ReadingPlan(scanner=lambda: TOOL_FORMATS[parser].scanner(list(SCHEMAS), SCHEMAS), **plan))
+    whole = Assembled()
+    for place in range(0, len(text), size):
+        whole.add(reader.read(text[place : place + size]))
+    whole.add(reader.read("", is_final=True))
+    return whole, reader.finish_reason("stop")
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(("parser", "text"), OF_NOBODY)
+def test_a_call_of_what_is_no_tool_is_passed_on(parser: str, text: str, size: int) -> None:
+    found, reason = in_pieces(text, size, parser)
+    assert (found.content, reason) == ("", "tool_calls")
+    assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("nobody", {"a": "5"})]
+
+
+def test_every_parser_is_asked_for_a_call_of_nobody() -> None:
+    assert {parser for parser, _ in OF_NOBODY} == set(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(("parser", "text"), OF_NOBODY)
+def test_where_an_answer_has_a_form_of_its_own_it_is_content(parser: str, text: str, size: int) -> None:
+    found, reason = in_pieces(text, size, parser, takes_only_known=True)
+    assert (found, reason) == (Assembled(content=text), "stop")
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "qwen3_coder"])
@@ -170,6 +213,23 @@ def test_the_prompt_says_where_reasoning_begins(prompt: str, parser: str, openin
 def test_a_template_tells_the_format(template: str, parser: str | None) -> None:
     found = detect_tool_format(template)
     assert (found and found.name) == parser
+
+
+@pytest.mark.parametrize(
+    ("parser", "template", "is_told"),
+    [
+        ("hermes", "{% for message in messages %}{{ message.content }}{% endfor %}", True),
+        ("llama3_json", "", True),
+        ("hermes", "{% if tools %}<tool_call>{% endif %}", False),
+        ("mistral", "{% if tools %}...{% endif %}", False),
+        ("auto", "{{ messages }}", False),
+        ("none", "{{ messages }}", False),
+    ],
+)
+def test_a_parser_that_a_template_leaves_without_effect_is_told_of(parser: str, template: str, is_told: bool) -> None:
+    problem = find_parser_problem(parser, template)
+    assert (problem is not None) == is_told
+    assert problem is None or f"--tool-call-parser {parser}:" in problem
 
 
 def test_reasoning_is_looked_for_where_a_template_speaks_of_it() -> None:

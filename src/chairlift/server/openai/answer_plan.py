@@ -22,7 +22,7 @@ from chairlift.server.tools.grammars import (
 from chairlift.server.tools.reader import ReadingPlan
 from chairlift.server.tools.reasoning import THINK_END, THINK_START, Opening, find_opening
 from chairlift.server.tools.table import PLAIN_LIST, ToolFormat, find_reasoning_parser, find_tool_format
-from chairlift.structured.sources import quote_text, whole
+from chairlift.structured.sources import Part, quote_text, whole
 
 
 class AnswerCodec(Protocol):
@@ -81,7 +81,7 @@ def plan_answer(
     template = codec.chat_template_text
     reasoning_parser = find_reasoning_parser(settings.reasoning_parser, template)
     opening = None if reasoning_parser is None else find_opening(prompt, reasoning_parser)
-    wanted = find_tools(body)
+    wanted, found = find_tools(body), structured_part(body)
     style = _tool_format(wanted, settings.tool_call_parser, template)
     markers = [*(style.markers if style else ()), *((THINK_START, THINK_END) if opening else ())]
     if any(_special_id(marker, codec) is not None for marker in markers):
@@ -99,8 +99,10 @@ def plan_answer(
         max_calls=None if wanted is None else wanted.max_calls,
         shows_reasoning=body.include_reasoning is not False,
         is_forced=wanted is not None and wanted.is_forced,
+        # The form of an answer may look like a call, and what is one is held to the names of the tools.
+        takes_only_known=found is not None,
     )
-    return _with_grammar(body, sampling, wanted, style, _reasoning_lark(opening, codec)), plan
+    return _with_grammar(found, sampling, wanted, style, _reasoning_lark(opening, codec)), plan
 
 
 def find_tools(body: ChatBody) -> ToolRequest | None:
@@ -152,9 +154,12 @@ def _tool_format(wanted: ToolRequest | None, parser: str, template: str) -> Tool
 
 
 def _with_grammar(
-    body: ChatBody, sampling: SamplingParams, wanted: ToolRequest | None, style: ToolFormat | None, reasoning: Any
+    found: tuple[Part, str] | None,
+    sampling: SamplingParams,
+    wanted: ToolRequest | None,
+    style: ToolFormat | None,
+    reasoning: Any,
 ) -> SamplingParams:
-    found = structured_part(body)
     quote, reasoning_text = reasoning
     if wanted is None or style is None:
         return sampling if found is None else replace(sampling, grammar=held_answer(found[0], reasoning_text, found[1]))

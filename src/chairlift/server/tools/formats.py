@@ -22,8 +22,6 @@ _MAX_BETWEEN = 100
 class JsonCallScanner(Scanner):
     """What the formats share: one call as an object with its name and its arguments."""
 
-    needs_known_name = False
-
     def __init__(self, names: Sequence[str] = ()) -> None:
         super().__init__(names)
         self._body: CallBody | None = None
@@ -42,7 +40,7 @@ class JsonCallScanner(Scanner):
             start,
             lambda text: self.put_arguments(index, text),
             self.names,
-            needs_known_name=self.needs_known_name,
+            needs_known_name=self.takes_only_known,
         )
         self.state = self.in_body
 
@@ -104,10 +102,8 @@ class HermesScanner(JsonCallScanner):
 class LlamaScanner(JsonCallScanner):
     """``{"name": ..., "parameters": {...}}`` as the whole answer, several with semicolons between them: Llama 3.
 
-    An answer in JSON that names none of the tools is content.
+    An answer in JSON that has no name, or nothing to call it with, is content.
     """
-
-    needs_known_name = True
 
     def begin(self) -> bool:
         """State: nothing but white space was read."""

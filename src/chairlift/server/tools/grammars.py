@@ -12,9 +12,12 @@ from typing import Any
 
 from chairlift.core.grammar import Grammar
 from chairlift.server.tools.qwen3_coder import BEHIND_PARAMETER
-from chairlift.server.tools.tagged_parameters import tagged_parameters
-from chairlift.server.tools.value_forms import is_text, text_choices
+from chairlift.server.tools.tagged_parameters import TaggedParameter, tagged_variants
+from chairlift.server.tools.value_forms import is_json_value, text_choices
 from chairlift.structured.sources import Part, compose, json_part, quote_text
+
+_MAX_NAME = 100
+"""Characters of a parameter's name that an error shows."""
 
 MAX_FORCED_CALLS = 16
 """Calls in one answer that is forced to call."""
@@ -104,26 +107,50 @@ def tagged_bodies(tools: Sequence[Tool]) -> Lark:
         f"TEXT_TO_END: /((?s:.*)\\n)?<\\/parameter>\\n/ & ~/(?s:.*)<\\/parameter>[ \\t\\r\\n]*({behind})(?s:.*)/",
     ]
     for index, tool in enumerate(tools):
-        members: list[str] = []
-        for place, parameter in enumerate(tagged_parameters(tool.parameters, tool.param)):
-            rule = f"parameter_{index}_{place}"
-            opening = quote_text(f"<parameter={parameter.key}>\n")
-            choices = text_choices(parameter.schema)
-            if is_text(parameter.schema):
-                lines.append(f"{rule}: {opening} text")
-            elif choices:
-                ends = " | ".join(quote_text(f"{choice}\n</parameter>\n") for choice in choices)
-                lines.append(f"{rule}: {opening} CHOICE_{index}_{place}\nCHOICE_{index}_{place}: {ends}")
-            else:
-                name = f"value_{index}_{place}"
-                parts[name] = json_part(parameter.schema)
-                lines.append(f'{rule}: {opening} @{name} "\\n</parameter>\\n"')
-            members.append(rule if parameter.is_required else f"{rule}?")
+        written = _TaggedRules(index, tool)
+        ways = [" ".join(map(written.member, variant)) for variant in tagged_variants(tool.parameters, tool.param)]
+        members = [ways[0] if len(ways) == 1 else f"({' | '.join(way or quote_text('') for way in ways)})"]
         if tool.takes_anything:
             members.append('("<parameter=" /[^>\\n]+/ ">\\n" text)*')
+        lines.extend(written.lines)
+        parts.update(written.parts)
         opening = quote_text(f"{tool.name}>\n")
         lines.append(f"inside_{index}: {opening} {' '.join(members)}")
     return Lark("\n".join(lines) + "\n", parts)
+
+
+class _TaggedRules:
+    """Rules for the parameters of one tool, each once, in however many ways of its schema it stands."""
+
+    def __init__(self, index: int, tool: Tool) -> None:
+        self._index = index
+        self._tool = tool
+        self._names: dict[tuple[str, int], str] = {}
+        self.lines: list[str] = []
+        self.parts: dict[str, Part] = {}
+
+    def member(self, parameter: TaggedParameter) -> str:
+        """Lark for a parameter where it stands; its rule is among :attr:`lines`."""
+        known = (parameter.key, id(parameter.own))
+        rule = self._names.get(known)
+        if rule is None:
+            place = f"{self._index}_{len(self._names)}"
+            rule = self._names[known] = f"parameter_{place}"
+            opening = quote_text(f"<parameter={parameter.key}>\n")
+            self.lines.append(f"{rule}: {opening} {self._value(parameter, place)}")
+        return rule if parameter.is_required else f"{rule}?"
+
+    def _value(self, parameter: TaggedParameter, place: str) -> str:
+        if is_json_value(parameter.form):
+            owner = f"parameter '{parameter.key[:_MAX_NAME]}' of tool '{self._tool.name}'"
+            self.parts[f"value_{place}"] = json_part(parameter.schema, (owner, self._tool.param))
+            return f'@value_{place} "\\n</parameter>\\n"'
+        choices = text_choices(parameter.own)
+        if not choices:
+            return "text"
+        ends = " | ".join(quote_text(f"{choice}\n</parameter>\n") for choice in choices)
+        self.lines.append(f"CHOICE_{place}: {ends}")
+        return f"CHOICE_{place}"
 
 
 def forced_calls(lark: Lark, reasoning: str | None, param: str) -> Grammar:
@@ -179,4 +206,7 @@ def json_bodies(tools: Sequence[Tool], arguments_key: str) -> str:
 
 def argument_parts(tools: Sequence[Tool]) -> dict[str, Part]:
     """The arguments of each tool as grammars of their own."""
-    return {f"arguments_{index}": json_part({"type": "object", **tool.parameters}) for index, tool in enumerate(tools)}
+    return {
+        f"arguments_{index}": json_part({"type": "object", **tool.parameters}, (f"tool '{tool.name}'", tool.param))
+        for index, tool in enumerate(tools)
+    }

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from chairlift.server.tools.json_text import JsonValue
 from chairlift.server.tools.scanning import Scanner
+from chairlift.server.tools.tagged_parameters import value_schemas
 from chairlift.server.tools.value_forms import is_json_value, is_string
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
@@ -40,6 +41,8 @@ class Qwen3CoderScanner(Scanner):
     def __init__(self, names: Sequence[str] = (), schemas: Mapping[str, Any] | None = None) -> None:
         super().__init__(names)
         self._schemas = schemas or {}
+        self._values: Mapping[str, Any] = {}
+        """How each parameter of the call is written."""
         self._name = ""
         self._index = -1
         self._num_parameters = 0
@@ -92,6 +95,7 @@ class Qwen3CoderScanner(Scanner):
         behind = self.buffer.lstrip()
         if behind.startswith(BEHIND_PARAMETER):
             self._num_parameters = 0
+            self._values = value_schemas(self._schemas.get(self._name))
             self._index = self.put_call(self._name)
             self.put_arguments(self._index, "{")
             self.state = self.between_parameters
@@ -125,7 +129,7 @@ class Qwen3CoderScanner(Scanner):
         """State: a parameter's key and value."""
         key, closing, _ = self.buffer.partition(">")
         name, start = key.strip(), len(key) + 1
-        schema = _properties(self._schemas.get(self._name)).get(name)
+        schema = self._values.get(name)
         place = self._find_end(start, is_json=is_json_value(schema)) if closing else None
         if place is None:
             if self.is_final:
@@ -205,8 +209,3 @@ def _value(text: str, schema: Any) -> str:
         except (ValueError, RecursionError):
             pass
     return json.dumps(text, ensure_ascii=False)
-
-
-def _properties(schema: Any) -> Mapping[str, Any]:
-    properties: Any = cast("Mapping[str, Any]", schema).get("properties") if isinstance(schema, Mapping) else None
-    return cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else {}

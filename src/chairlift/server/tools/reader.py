@@ -22,6 +22,7 @@ class ReadingPlan:
         max_calls: further calls are left out; ``None`` keeps all.
         shows_reasoning: whether reasoning is passed on.
         is_forced: a grammar leaves nothing but calls, so what is no call is the beginning of one that was cut.
+        takes_only_known: what calls none of the tools is content, as it has a form that may look like a call.
     """
 
     opening: Opening | None = None
@@ -29,6 +30,7 @@ class ReadingPlan:
     max_calls: int | None = None
     shows_reasoning: bool = True
     is_forced: bool = False
+    takes_only_known: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -43,6 +45,8 @@ class AnswerReader:
         self._plan = plan
         self._splitter = None if plan.opening is None else ReasoningSplitter(plan.opening)
         self._scanner = None if plan.scanner is None else plan.scanner()
+        if self._scanner is not None:
+            self._scanner.takes_only_known = plan.takes_only_known
         self._arguments: dict[int, str] = {}
 
     def read(self, text: str, *, is_final: bool = False) -> list[Piece]:

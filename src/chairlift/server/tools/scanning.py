@@ -18,6 +18,8 @@ class Scanner(ABC):
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = frozenset(names)
+        self.takes_only_known = False
+        """Whether what calls none of the tools is content; otherwise whoever asked is told of it."""
         self.num_calls = 0
         self.buffer = ""
         self.is_final = False
@@ -110,14 +112,12 @@ class Scanner(ABC):
         return None if not self.is_final and marker.startswith(self.buffer) else False
 
     def is_name(self, text: str) -> bool:
-        """Whether a text names one of the tools, or, if they are not known, could name any."""
-        return text in self.names if self.names else _NAME.fullmatch(text) is not None
+        """Whether a text names one of the tools, or could name any."""
+        return text in self.names or (not self.takes_only_known and _NAME.fullmatch(text) is not None)
 
     def may_become_name(self, text: str) -> bool:
         """Whether a name may come of a text and what follows it, white space between them left out."""
-        if self.names:
-            return text.rstrip() in self.names or any(name.startswith(text) for name in self.names)
-        return not text or self.is_name(text.rstrip())
+        return not text or self.is_name(text.rstrip()) or any(name.startswith(text) for name in self.names)
 
     def drop_cut(self, *markers: str) -> bool:
         """Drop a marker that the end of the answer cut; whether there was one."""

@@ -85,6 +85,16 @@ def find_tool_format(parser: str, template: str) -> ToolFormat | None:
     return detect_tool_format(template) if parser == "auto" else TOOL_FORMATS.get(parser)
 
 
+def find_parser_problem(parser: str, template: str) -> str | None:
+    """What whoever set ``--tool-call-parser`` should know of the model's chat template; ``None`` if all is well."""
+    if parser not in TOOL_FORMATS or "tools" in template:
+        return None
+    return (
+        f"--tool-call-parser {parser}: the model's chat template never mentions tools, so the model is not told of "
+        "them and calls one only where tool_choice forces it; --chat-template names another template"
+    )
+
+
 def find_reasoning_parser(parser: str, template: str) -> str | None:
     """The parser that ``--reasoning-parser`` names, or that the template calls for if that is ``auto``."""
     if parser == "auto":
