@@ -17,6 +17,8 @@ from chairlift.observability.tracing import RequestTracer
 
 _CLOSE_TIMEOUT_S = 3.0
 _MS_PER_S = 1000.0
+_HALF_CHARACTER = "\ufffd"
+"""What is decoded of a character whose other tokens are cut off."""
 
 _logger = logging.getLogger("chairlift.requests")
 
@@ -69,7 +71,10 @@ class EndReports:
         if not num_chars or not self._settings.enable_log_requests:
             return None
         # No more tokens than characters: a token without any is rare, and this is a quotation.
-        return self._decode(prompt_token_ids[:num_chars])[:num_chars]
+        text = self._decode(prompt_token_ids[:num_chars])
+        if len(prompt_token_ids) > num_chars:
+            text = text.rstrip(_HALF_CHARACTER)
+        return text[:num_chars]
 
 
 def _fields(report: RequestReport, terms: Terms, quoted: str | None) -> dict[str, object]:

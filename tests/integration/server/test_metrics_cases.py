@@ -1,6 +1,7 @@
 """What metrics and logs say after trouble, on a server whose KV memory is too small for its requests. Case numbers are
 those of the issue list of comparable engines."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -21,7 +22,9 @@ def small() -> Iterator[ServerProcess]:
         "8",
         "--enable-log-requests",
         "--log-prompt-chars",
-        "1000",
+        "100",
+        "--log-format",
+        "json",
     )
     with ServerProcess(*flags) as server:
         yield server
@@ -33,13 +36,27 @@ def ask(server: ServerProcess, **body: object) -> httpx.Response:
 
 
 def test_b49_a_quotation_in_the_log_never_cuts_a_character(small: ServerProcess) -> None:
-    for place in (50, 100, 260, 330):
-        for shift in range(3):
-            assert ask(small, prompt="x" * (place - shift) + "漢字" * 20, max_tokens=1).status_code == 200
-    assert ask(small, prompt="漢" * 150, max_tokens=1).status_code == 200
-    wait_until(lambda: sum("request ended" in line for line in small.log) >= 13, within_s=5)
-    quoted = [line for line in small.log if "request ended" in line]
-    assert any("漢" in line for line in quoted)
+    # One token is one byte here, so that two of three shifts have the 100th token within a character.
+    prompts = {f"b49 {unit} {shift}": "x" * shift + unit * 100 for unit in ("漢", "🙂", "a") for shift in range(3)}
+    prompts["b49 short"] = "漢字" * 16
+    for label, prompt in prompts.items():
+        name = label.encode("unicode_escape").decode()
+        body = {"prompt": prompt, "max_tokens": 1}
+        sent = httpx.post(small.url + COMPLETIONS, json=body, headers={"X-Request-Id": name}, timeout=60)
+        assert sent.status_code == 200
+
+    def quotes() -> dict[str, str]:
+        lines = (json.loads(line) for line in small.log if "request ended" in line)
+        return {line["label"].encode().decode("unicode_escape"): line["prompt"] for line in lines if "label" in line}
+
+    wait_until(lambda: len(quotes()) == len(prompts), within_s=5)
+    for label, quote in quotes().items():
+        prompt = prompts[label]
+        assert prompt.startswith(quote), label
+        assert min(len(prompt.encode()), 97) <= len(quote.encode())
+        assert len(quote) <= 100
+    assert quotes()["b49 short"] == prompts["b49 short"]
+    assert quotes()["b49 a 0"] == "a" * 100
     assert not any("Traceback" in line for line in small.log)
     assert httpx.get(small.url + "/health").status_code == 200
 
