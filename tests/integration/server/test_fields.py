@@ -6,6 +6,7 @@ vocabulary 1/4, and so on. Case numbers are those of the issue list of comparabl
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -20,6 +21,8 @@ from tests.integration.server.test_requests import CHAT, COMPLETIONS, HELLO, str
 TOKENIZER = ByteTokenizer()
 CHAT_PROMPT = TOKENIZER.encode(TOKENIZER.apply_chat_template(HELLO))
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+UNSEEDED = 5
+"""Requests beside those with a seed."""
 
 
 @pytest.fixture
@@ -174,23 +177,32 @@ def test_b55_what_leaves_nothing_to_say_later_ends_with_an_error(client: httpx.C
     assert "no token that could come next is permitted" in events[-1]
 
 
-def test_b57_a_seeded_request_repeats_itself_beside_one_without_a_seed(client: httpx.Client) -> None:
+def test_b57_a_seeded_request_repeats_itself_beside_others_without_a_seed(
+    client: httpx.Client, server: ServerProcess
+) -> None:
     body = {"prompt": "dice: ", "max_tokens": 12, "temperature": 0.9, "ignore_eos": True}
 
     def seeded(**options: object) -> list[str]:
         choices = client.post(COMPLETIONS, json={**body, "seed": 5, **options}).json()["choices"]
         return [choice["text"] for choice in choices]
 
-    alone = seeded()
-    for _ in range(4):
-        chunks = stream(client, COMPLETIONS, {**body, "prompt": ["dice: ", "dice: "], "seed": 5})
-        assert texts_by_index(chunks)[0] == alone[0]
-        client.post(COMPLETIONS, json=body)
-        assert seeded() == alone
-    three = seeded(n=3)
+    alone, three = seeded(), seeded(n=3)
     assert len(set(three)) == 3
     assert three[0] == alone[0]
-    assert seeded(n=3) == three
+    with ExitStack() as beside:
+        streamed = {**body, "max_tokens": 2000, "stream": True}
+        opened = [beside.enter_context(client.stream("POST", COMPLETIONS, json=streamed)) for _ in range(UNSEEDED)]
+        lines = [response.iter_lines() for response in opened]  # a response would be closed with its iterator
+        assert all(next(line).startswith("data: ") for line in lines)
+        for _ in range(4):
+            chunks = stream(client, COMPLETIONS, {**body, "prompt": ["dice: ", "dice: "], "seed": 5})
+            assert texts_by_index(chunks)[0] == alone[0]
+            assert seeded() == alone
+            assert seeded(n=3) == three
+        # All of them ran from before the first of these answers until after the last one.
+        assert server.metric("chairlift_num_requests_running") == UNSEEDED
+        del lines
+    assert seeded() == alone
 
 
 @pytest.mark.parametrize("n", [1, 3])

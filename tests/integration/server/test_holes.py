@@ -84,6 +84,17 @@ def test_tenants_do_not_see_in_the_cache_what_others_asked(guarded: ServerProces
     assert cached_tokens("sk-b") > 0
 
 
+def test_a_server_for_everybody_says_so_loudly(server: ServerProcess, guarded: ServerProcess) -> None:
+    with ServerProcess("--host", "0.0.0.0", "--log-level", "warning") as open_to_all:
+        assert httpx.get(open_to_all.url + "/v1/models").status_code == 200
+    (warned,) = [line for line in open_to_all.log if " WARNING " in line]
+    assert "NO API KEY IS NEEDED" in warned
+    assert "other machines can reach 0.0.0.0" in warned
+    assert "CHAIRLIFT_API_KEY" in warned
+    for quiet in (server, guarded):
+        assert not any("NO API KEY" in line for line in quiet.log)
+
+
 @pytest.mark.parametrize("path", ["/admin/scheduler", "/v1/requests"])
 def test_administration_is_off_or_needs_its_own_key(path: str, server: ServerProcess, guarded: ServerProcess) -> None:
     assert httpx.get(server.url + path).status_code == 404

@@ -38,6 +38,27 @@ def test_langchain_answers_and_streams_the_same(model: Any) -> None:
     assert answer.usage_metadata["output_tokens"] > 0
 
 
+def test_langchain_completes_and_streams_the_same(model: Any) -> None:
+    from langchain_openai import OpenAI
+
+    completer = OpenAI(
+        model="fake",
+        base_url=model.openai_api_base,
+        api_key=SecretStr("secret"),
+        max_tokens=24,
+        temperature=0,
+        max_retries=0,
+        extra_body={"ignore_eos": True},
+    )
+    text = completer.invoke("once upon a time")
+    assert text
+    assert "".join(completer.stream("once upon a time")) == text
+    both = completer.generate(["once upon a time", "the end"])
+    assert both.generations[0][0].text == text != both.generations[1][0].text
+    assert both.llm_output is not None
+    assert both.llm_output["token_usage"]["completion_tokens"] == 48
+
+
 def test_langchain_calls_tools_and_sends_what_they_return(model: Any) -> None:
     from langchain_core.messages import HumanMessage, ToolMessage
 

@@ -63,7 +63,7 @@ def collector() -> Iterator[Collector]:
 def observed(collector: Collector) -> Iterator[ServerProcess]:
     flags = (
         *("--metrics-compat", "vllm", "--log-format", "json", "--enable-log-requests"),
-        *("--otlp-traces-endpoint", collector.url, "--max-concurrent-requests", "2"),
+        *("--otlp-traces-endpoint", collector.url, "--max-concurrent-requests", "2", "--host", "0.0.0.0"),
     )
     with ServerProcess(*flags, env={"CHAIRLIFT_API_KEY": KEY, "OTEL_BSP_SCHEDULE_DELAY": "100"}) as process:
         yield process
@@ -97,6 +97,10 @@ def test_a_line_for_each_request_and_no_text(observed: ServerProcess) -> None:
 def test_refused_requests_are_logged_too(observed: ServerProcess) -> None:
     assert complete(observed, prompt=[1] * 5000).status_code == 400
     wait_until(lambda: any(line["reasons"] == "rejected" for line in ended(observed)), within_s=10)
+
+
+def test_a_server_that_others_can_reach_does_not_warn_if_it_needs_a_key(observed: ServerProcess) -> None:
+    assert not any("NO API KEY" in line for line in observed.log)
 
 
 def test_every_line_of_the_log_is_an_object(observed: ServerProcess) -> None:

@@ -102,6 +102,46 @@ def test_a_key_decides_tenant_and_most_urgent_tier(client: httpx.Client) -> None
     assert metric(client, 'tenant_requests_finished_total{reason="abort",tenant="batch",tier="2"}') == 1
 
 
+def test_a_service_tier_is_granted_as_far_as_the_key_may(client: httpx.Client) -> None:
+    asked = [
+        ("sk-search-1", "priority", "priority", -1),
+        ("sk-search-1", "auto", "default", 0),
+        ("sk-search-1", "flex", "flex", 1),
+        ("sk-plain", "priority", "default", 0),
+        ("sk-batch", "priority", "flex", 2),
+    ]
+    for key, wanted, granted, _ in asked:
+        answer = client.post(COMPLETIONS, json={**SHORT, "service_tier": wanted}, headers=bearer(key))
+        assert answer.json()["service_tier"] == granted
+    with occupied(client):
+        for key, wanted, _, tier in asked:
+            # One that is more urgent displaces the one that runs, so it must not end by itself either.
+            with waiting(client, key, service_tier=wanted, max_tokens=60_000) as request_id:
+                (choice,) = client.get(f"/v1/requests/{request_id}", headers=bearer(key)).json()["choices"]
+                assert choice["tier"] == tier
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_cancelled_by_the_administrator_and_by_no_other_key(client: httpx.Client, stream: bool) -> None:
+    label = f"to be cancelled {stream}"
+    headers = {**bearer("sk-search-1"), "X-Request-Id": label}
+    with occupied(client), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.post, COMPLETIONS, json={**SHORT, "stream": stream}, headers=headers)
+        mine = f"/v1/requests/{label}"
+        wait_until(lambda: client.get(mine, headers=bearer("sk-search-1")).status_code == 200, within_s=10)
+        path = f"/v1/requests/{client.get(mine, headers=bearer('sk-search-1')).json()['id']}"
+        for key in ("sk-search-2", "sk-batch", "sk-plain"):
+            assert client.delete(path, headers=bearer(key)).status_code == 404
+            assert client.delete(mine, headers=bearer(key)).status_code == 404
+        assert client.delete(path, headers=bearer("sk-none")).status_code == 401
+        assert client.get(path, headers=bearer("sk-search-1")).json()["choices"][0]["phase"] == "waiting"
+        cancelled = client.delete(path, headers=ADMIN)
+        assert (cancelled.status_code, cancelled.json()["cancelled"]) == (200, True)
+        ended = answer.result(timeout=30)
+    assert "request_cancelled" in ended.text
+    assert ended.status_code == 200 if stream else ended.status_code >= 400
+
+
 def test_a_waiting_request_says_why_to_its_sender_and_the_administrator(
     client: httpx.Client, steered: ServerProcess
 ) -> None:
