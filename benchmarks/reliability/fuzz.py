@@ -13,7 +13,7 @@ import sys
 from benchmarks.over_http.served import Server, ServerProcess
 from benchmarks.reliability.bad_bodies import bad_bodies
 from benchmarks.reliability.client import request
-from benchmarks.reliability.watch import Memory, faults, until_idle
+from benchmarks.reliability.watch import Memory, faults, server_pids, until_idle
 
 SETTINGS = {"executor": "fake", "max_model_len": 64, "log_level": "error"}
 MAX_GROWTH_MIB = 48.0
@@ -37,7 +37,7 @@ async def run(server: ServerProcess, num_requests: int, seed: int) -> dict[str, 
             if is_fault or outcome.end in ("cut", "error event"):
                 faulty.append((f"{path} {outcome.status} {outcome.end}", body[:300].decode(errors="replace")))
 
-    memory = Memory(server.pid)
+    memory = Memory(server_pids(server.pid))
     async with memory.watching():
         await asyncio.gather(*map(client, range(NUM_CLIENTS)))
     found = await until_idle(server.url)
@@ -47,9 +47,9 @@ async def run(server: ServerProcess, num_requests: int, seed: int) -> dict[str, 
         "statuses": {str(status): number for status, number in sorted(statuses.items())},
         "faulty": len(faulty),
         "first_faulty": faulty[:5],
-        "memory_growth_mib": round(memory.growth_mib, 1),
+        "memory_growth_mib": memory.growth_mib,
         "faults": faults(found),
-        "is_ok": not faulty and not faults(found) and memory.growth_mib < MAX_GROWTH_MIB,
+        "is_ok": not faulty and not faults(found) and memory.grew_at_most(MAX_GROWTH_MIB),
     }
 
 

@@ -19,7 +19,7 @@ import uvloop
 from benchmarks.over_http.served import Server, ServerProcess
 from benchmarks.reliability.client import Outcome, request
 from benchmarks.reliability.streams import allow_open_files
-from benchmarks.reliability.watch import Memory, Shares, faults, until_idle
+from benchmarks.reliability.watch import Memory, Shares, faults, server_pids, until_idle
 
 SLOTS = 16
 OUTPUT_TOKENS = 200
@@ -72,7 +72,7 @@ async def run(server: ServerProcess, factor: float, seconds: float, capacity_s: 
         outcomes.append(outcome)
         num_in_time += outcome.end == "done" and time.monotonic() < start_s + seconds
 
-    memory = Memory(server.pid)
+    memory = Memory(server_pids(server.pid))
     async with memory.watching():
         number = 0
         while (now_s := time.monotonic() - start_s) < seconds:
@@ -101,12 +101,12 @@ async def run(server: ServerProcess, factor: float, seconds: float, capacity_s: 
         "cores_at_peak": cores_at_peak,
         "cores": cores,
         "refused_without_retry_after": sum(not outcome.has_retry_after for outcome in refused),
-        "memory_growth_mib": round(memory.growth_mib, 1),
+        "memory_growth_mib": memory.growth_mib,
         "faults": faults(found),
         "is_ok": goodput_per_s >= LEAST_GOODPUT * peak_per_s
         and set(ends) <= {"200 done", "503 refused"}
         and all(outcome.has_retry_after for outcome in refused)
-        and memory.growth_mib < MAX_GROWTH_MIB
+        and memory.grew_at_most(MAX_GROWTH_MIB)
         and not faults(found),
     }
 

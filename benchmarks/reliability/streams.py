@@ -13,7 +13,7 @@ import time
 
 from benchmarks.over_http.served import Server, ServerProcess
 from benchmarks.reliability.client import Outcome, request
-from benchmarks.reliability.watch import Memory, faults, until_idle
+from benchmarks.reliability.watch import Memory, faults, server_pids, until_idle
 
 MAX_GROWTH_MIB = 32.0
 
@@ -31,7 +31,7 @@ async def run(server: ServerProcess, num_streams: int, seconds: float) -> dict[s
             outcomes.append(await request(server.url, body))
             turn += 1
 
-    memory = Memory(server.pid)
+    memory = Memory(server_pids(server.pid))
     async with memory.watching():
         await asyncio.gather(*map(keep_open, range(num_streams)))
     found = await until_idle(server.url)
@@ -42,10 +42,10 @@ async def run(server: ServerProcess, num_streams: int, seconds: float) -> dict[s
         "requests": len(outcomes),
         "tokens_per_s": round(sum(outcome.num_chunks for outcome in outcomes) / seconds),
         "ends": dict(ends),
-        "memory_mib": round(memory.samples_mib[-1]),
-        "memory_growth_mib": round(memory.growth_mib, 1),
+        "memory_mib": memory.last_mib,
+        "memory_growth_mib": memory.growth_mib,
         "faults": faults(found),
-        "is_ok": set(ends) == {"200 done"} and memory.growth_mib < MAX_GROWTH_MIB and not faults(found),
+        "is_ok": set(ends) == {"200 done"} and memory.grew_at_most(MAX_GROWTH_MIB) and not faults(found),
     }
 
 

@@ -1,27 +1,36 @@
-"""Looks at a server from outside: its memory, and whether its counters add up. Knows nothing of the load."""
+"""Looks at a server from outside: its memory, API process and engine, and whether its counters add up.
+
+Knows nothing of the load.
+"""
 
 import asyncio
 import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 
 
 class Memory:
-    """Resident memory of a server and its engine, sampled for as long as it is watched."""
+    """Resident memory of processes, sampled for as long as it is watched.
 
-    def __init__(self, pid: int, every_s: float = 1.0) -> None:
-        self._pid, self._every_s = pid, every_s
-        self.samples_mib: list[float] = []
+    Args:
+        pids: by name. None of them may end meanwhile, so an engine that is killed cannot be among them.
+        every_s: how often.
+    """
+
+    def __init__(self, pids: Mapping[str, int], every_s: float = 1.0) -> None:
+        self._pids, self._every_s = dict(pids), every_s
+        self.samples_mib: dict[str, list[float]] = {name: [] for name in pids}
 
     async def watch(self) -> None:
         """Sample until cancelled."""
         while True:
-            self.samples_mib.append(resident_mib(self._pid))
+            for name, pid in self._pids.items():
+                self.samples_mib[name].append(resident_mib(pid))
             await asyncio.sleep(self._every_s)
 
     @contextlib.asynccontextmanager
@@ -35,15 +44,34 @@ class Memory:
             await asyncio.gather(task, return_exceptions=True)
 
     @property
-    def growth_mib(self) -> float:
-        """By how much the last quarter is above the second one: the first is a server that warms up."""
-        quarter = max(1, len(self.samples_mib) // 4)
-        second, last = self.samples_mib[quarter : 2 * quarter], self.samples_mib[-quarter:]
-        return sum(last) / len(last) - sum(second) / len(second) if second else 0.0
+    def growth_mib(self) -> dict[str, float]:
+        """By name: how much the last quarter is above the second one, since in the first a server warms up."""
+        return {name: round(_growth(samples), 1) for name, samples in self.samples_mib.items()}
+
+    @property
+    def last_mib(self) -> dict[str, int]:
+        """By name: how much there was in the end."""
+        return {name: round(samples[-1]) for name, samples in self.samples_mib.items()}
+
+    def grew_at_most(self, most_mib: float) -> bool:
+        """Whether no process grew by more."""
+        return max(self.growth_mib.values()) < most_mib
+
+
+def _growth(samples: Sequence[float]) -> float:
+    quarter = max(1, len(samples) // 4)
+    second, last = samples[quarter : 2 * quarter], samples[-quarter:]
+    return sum(last) / len(last) - sum(second) / len(second) if second else 0.0
+
+
+def server_pids(pid: int) -> dict[str, int]:
+    """The API process, and the engine that it has now."""
+    engine = engine_pid(pid)
+    return {"api": pid, **({} if engine is None else {"engine": engine})}
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of the API process alone: the engine may be a new one any time."""
+    """Resident memory of a process."""
     text = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", text)
     return int(found[1]) / 1024 if found else 0.0
@@ -59,8 +87,7 @@ class Shares:
     """How much of a core each process of a run had since this was made."""
 
     def __init__(self, pid: int) -> None:
-        engine = engine_pid(pid)
-        self._pids = {"client": os.getpid(), "api": pid, **({} if engine is None else {"engine": engine})}
+        self._pids = {"client": os.getpid(), **server_pids(pid)}
         self._start_s = time.monotonic()
         self._before_s = {name: cpu_s(number) for name, number in self._pids.items()}
 
@@ -98,7 +125,7 @@ def faults(found: dict[str, float]) -> list[str]:
     wrong = [f"{name} is {value}" for name, value in found.items() if value < 0]
     wrong += [
         f"{name} is {found[name]}, and nothing runs"
-        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio")
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "swap_space_usage_ratio")
         if found[name]
     ]
     if found["requests_received_total"] != finished:

@@ -46,6 +46,7 @@ class Recorder:
         self._waiting_by_reason = metrics.gauge("num_requests_waiting_by_reason")
         self._usage = metrics.gauge("kv_cache_usage_ratio")
         self._cached = metrics.gauge("kv_cache_cached_ratio")
+        self._swapped = metrics.gauge("swap_space_usage_ratio")
         self._jain = metrics.gauge("fairness_jain_ratio")
         self._up = metrics.gauge("engine_up")
         self._restarts = metrics.counter("engine_restarts_total")
@@ -141,6 +142,7 @@ class Recorder:
         self._waiting.set(stats.num_waiting)
         self._usage.set(stats.num_leased_pages / num_pages)
         self._cached.set(stats.num_cached_pages / num_pages)
+        self._swapped.set((stats.num_host_pages - stats.num_free_host_pages) / max(stats.num_host_pages, 1))
 
     def _set_reasons(self, waiting_by_reason: Mapping[str, int]) -> None:
         for reason in BlockedOn:

@@ -94,7 +94,7 @@ class ServerProcess:
 
     def is_idle(self) -> bool:
         """Whether nothing runs or waits and no page is in use."""
-        gauges = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio")
+        gauges = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "swap_space_usage_ratio")
         return all(self.metric(f"chairlift_{gauge}") == 0 for gauge in gauges)
 
     def engine_process_id(self) -> int:

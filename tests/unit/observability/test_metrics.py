@@ -27,6 +27,8 @@ BUSY = replace(
     prefix_hit_tokens_total=32,
     prompt_tokens_total=90,
     generation_tokens_total=7,
+    num_host_pages=20,
+    num_free_host_pages=15,
 )
 
 
@@ -80,6 +82,7 @@ def test_step_sets_gauges_and_moves_counters_by_the_difference(recorder: Recorde
     assert got["num_requests_waiting"] == 5
     assert got["kv_cache_usage_ratio"] == 0.4
     assert got["kv_cache_cached_ratio"] == 0.2
+    assert got["swap_space_usage_ratio"] == 0.25
     assert got["num_preemptions_total"] == 3
     assert got["generation_tokens_total"] == 10
     assert got["prefix_cache_hits_tokens_total"] == 32
@@ -96,7 +99,7 @@ def test_dead_engine_leaves_no_gauge_behind_and_counters_survive_its_restart(rec
     recorder.engine_down()
     got = values(recorder)
     assert [got[name] for name in ("engine_up", "num_requests_running", "num_requests_waiting")] == [0, 0, 0]
-    assert got["kv_cache_usage_ratio"] == got["kv_cache_cached_ratio"] == 0
+    assert got["kv_cache_usage_ratio"] == got["kv_cache_cached_ratio"] == got["swap_space_usage_ratio"] == 0
     recorder.engine_ready(is_restart=True)
     recorder.step(StepStats(scheduler=replace(BUSY, generation_tokens_total=5)))
     got = values(recorder)
