@@ -82,7 +82,7 @@ class ChoiceProcessor:
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason(stop_token),
             logprobs=tuple(logprobs[:num_taken]),
-            text_offsets=tuple(offsets) if logprobs else (),
+            text_offsets=tuple(offsets),
             prompt_logprobs=self._take_prompt_logprobs() if num_taken else None,
             embedding=self._embedding,
         )

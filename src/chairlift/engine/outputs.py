@@ -19,9 +19,9 @@ class ChoiceDelta:
     ``num_output_tokens`` counts the choice's tokens so far; ``num_cached_tokens`` the prompt tokens that came from
     the prefix cache (``None`` until known, then constant).
 
-    ``logprobs`` and ``text_offsets`` have one entry for each token if log-probabilities were asked for; an offset is
-    the place in the choice's text where the token's own text begins. ``prompt_logprobs``, if asked for, come once, in
-    the choice's first delta: one for each prompt token but the first.
+    ``text_offsets`` has one entry for each token: the place in the choice's text where the token's own text begins.
+    ``logprobs`` has one if log-probabilities were asked for. ``prompt_logprobs``, if asked for, come once, in the
+    choice's first delta: one for each prompt token but the first.
 
     ``embedding`` is what a pooled request was for, in its only delta: float32 numbers in little-endian order.
     """

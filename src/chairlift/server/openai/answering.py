@@ -128,7 +128,7 @@ async def answer_whole(
         context.engine.model_info.name,
         served_tier(body, job.terms) or msgspec.UNSET,
     )
-    tally = UsageTally([len(prompt.token_ids) for prompt in job.prompts], job.sampling.n)
+    tally = UsageTally([len(prompt.token_ids) for prompt in job.prompts], job.sampling.n, job.opening)
     terms = replace(job.terms, answer_id=head.id, traceparent=request.headers.get("traceparent"))
     job = replace(job, terms=terms)
     caller = caller_of(request)

@@ -66,7 +66,7 @@ async def prepare_chat(request: Request, body: ChatBody) -> tuple[Job, ReadingPl
     planning = (body, sampling, prompt.text or "", tokenizer, sections.answers)
     sampling, reading = await in_worker(plan_answer, *planning) if is_long else plan_answer(*planning)
     prompt = truncate(prompt, body, num_reserved(sampling.max_tokens), context.engine.model_info)
-    return Job([prompt], sampling, terms), reading
+    return Job([prompt], sampling, terms, reading.opening or "none"), reading
 
 
 class ChatFormat:

@@ -11,6 +11,7 @@ from chairlift.engine.terms import Terms
 from chairlift.errors import DrainingError, EngineUnavailableError, RequestCancelledError
 from chairlift.server.engine_port import Engine, TokenStream
 from chairlift.server.openai.prompts import PreparedPrompt
+from chairlift.server.tools.reasoning import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Job:
     prompts: Sequence[PreparedPrompt]
     sampling: SamplingParams
     terms: Terms
+    opening: Opening | None = None
+    """Where the answers begin, if their reasoning is counted apart."""
 
 
 class Generation:

@@ -19,13 +19,26 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What generated tokens are."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
-    """Tokens of one request, all its prompts and choices together."""
+    """Tokens of one request, all its prompts and choices together; text completions have no reasoning."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of ``completion_tokens`` that were generated before the answer began."""
+        details = self.completion_tokens_details
+        return 0 if isinstance(details, UnsetType) else details.reasoning_tokens
 
 
 class CompletionLogprobs(msgspec.Struct):

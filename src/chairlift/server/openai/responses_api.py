@@ -107,7 +107,7 @@ class ResponseFormat:
             usage.prompt_tokens,
             InputDetails(usage.prompt_tokens_details.cached_tokens),
             usage.completion_tokens,
-            OutputDetails(),
+            OutputDetails(usage.reasoning_tokens),
             usage.total_tokens,
         )
         return response
