@@ -10,8 +10,10 @@ runs once, Chairlift first, and in every second round in the opposite order. Wha
 rounds, in output tokens per second (of ``prefill``: prompt tokens per second).
 
 Tasks: ``w1`` is 128 requests of heavy-tailed lengths, ``w1-256`` twice as many, ``stream`` one request of 256 output
-tokens, ``prefill`` one prompt of 4,096 tokens, ``gsm8k`` questions behind a shared prefix. Nothing else should run
-meanwhile. The first run writes the embedded model in the forms that the engines read into ``.peers/models``.
+tokens, ``prefill`` one prompt of 4,096 tokens, ``gsm8k`` questions behind a shared prefix. Tasks that are not measured
+keep their figures. With fewer rounds, requests or engines, or other settings, figures are kept in ``build/benchmarks``
+and the published ones stay as they are, unless ``--publish`` says otherwise. Nothing else should run meanwhile. The
+first run writes the embedded model in the forms that the engines read into ``.peers/models``.
 """
 
 import argparse
@@ -26,18 +28,20 @@ from benchmarks.machine import this_machine, today
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
 from benchmarks.peers.install import CannotInstallError, Installed, Installer
 from benchmarks.peers.rounds import Contender, Run, alternate, interruptible, our_contender, peer_contender
+from benchmarks.publishing import add_publishing, results_file
 from benchmarks.tasks import NUM_REQUESTS, ROOT, MissingDataError, Requests, make_requests
 
-RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
+FILE = "peers.json"
+NUM_ROUNDS = 3
 HOME = ROOT / ".peers"
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--tasks", nargs="+", default=["w1"], choices=list(NUM_REQUESTS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
     parser.add_argument("--num-requests", type=int, help="of each task, instead of its own number")
     parser.add_argument(
         "--peer-requests", nargs="+", default=[], metavar="PEER=N", help="requests of W1 for a peer that is slow"
@@ -49,8 +53,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--traces", type=Path, help="folder with the files of GSM8K")
     parser.add_argument("--extra-index-url", action="append", default=[], help="where packages are looked for, too")
     parser.add_argument("--install-only", action="store_true")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    return parser.parse_args()
+    add_publishing(parser, "--output")
+    return parser.parse_args(arguments)
+
+
+def is_whole(options: argparse.Namespace) -> bool:
+    """Whether all engines run as often, with as many requests and as freely as if nobody had said anything."""
+    changed = (options.num_requests, options.peer_requests, options.configurations, options.our_settings)
+    return not any(changed) and options.rounds >= NUM_ROUNDS and set(options.peers) == set(PEERS)
 
 
 class Comparison:
@@ -225,6 +235,7 @@ def main() -> None:
     there, missing = install(options)
     if options.install_only:
         return
+    options.output = results_file(options, FILE, is_whole=is_whole(options))
     comparisons: list[Comparison] = []
     for task in options.tasks:
         try:

@@ -5,11 +5,11 @@
 
 One client, that of ``chairlift bench serve``, sends the same requests at the same moments to both; it runs on the same
 cores. vLLM runs in the precision that ``--precision`` names. ``python -m benchmarks.peers --install-only`` goes before.
+Fewer rounds, rates or requests are kept in ``build/benchmarks``, unless ``--publish`` says otherwise.
 """
 
 import argparse
 import json
-from pathlib import Path
 from statistics import median
 
 from rich.console import Console
@@ -22,12 +22,16 @@ from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.install import Installer
 from benchmarks.peers.models import model_path
 from benchmarks.peers.run_vllm import dtype, environment
+from benchmarks.publishing import add_publishing, results_file
 from benchmarks.tasks import ROOT, make_requests
 from chairlift.config.model_source import EMBEDDED_MODEL_NAME
 
-RESULTS = ROOT / "benchmarks" / "results" / "peers_latency.json"
+FILE = "peers_latency.json"
 HOME = ROOT / ".peers"
 NUM_SLOTS = 64
+RATES_PER_S = (2.0, 3.0)
+NUM_ROUNDS = 3
+NUM_REQUESTS = 128
 _START_TIMEOUT_S = 600
 
 
@@ -56,14 +60,16 @@ SERVERS = {"chairlift": our_server, "vllm": vllm_server}
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", nargs="+", type=float, default=[2.0, 3.0], help="requests per second")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--num-requests", type=int, default=128)
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES_PER_S), help="requests per second")
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
+    parser.add_argument("--num-requests", type=int, default=NUM_REQUESTS)
     parser.add_argument(
         "--precision", choices=["f32", "bf16", "int8"], default="bf16" if this_machine().has_bf16 else "f32"
     )
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    add_publishing(parser, "--output")
     options = parser.parse_args()
+    enough = options.rounds >= NUM_ROUNDS and options.num_requests >= NUM_REQUESTS
+    path = results_file(options, FILE, is_whole=enough and set(options.rates) == set(RATES_PER_S))
     requests = make_requests("w1", options.num_requests)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for number in range(1, options.rounds + 1):
@@ -77,7 +83,8 @@ def main() -> None:
                 print(f"round {number}: {name} at {rate:g}/s: {figures}", flush=True)
     record = {"machine": str(this_machine()), "date": today(), "vllm": PEERS["vllm"].requirement}
     record |= {"vllm_precision": options.precision, "num_requests": options.num_requests, "rates": found}
-    options.output.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     table = Table(title=f"W1, {options.num_requests} requests, medians of {options.rounds} rounds, ms")
     for column in ("requests/s", "server", "TTFT p50", "p99", "ITL p50", "p99", "output tok/s"):
         table.add_column(column, justify="right")
