@@ -14,7 +14,7 @@ import click
 from chairlift.benchmark.offline import OfflineMeasurement, OfflineReport, measure
 from chairlift.cli.bench_compare import compare
 from chairlift.cli.bench_serve import serve
-from chairlift.cli.options import HELP_NAMES, setting_options
+from chairlift.cli.options import HELP_NAMES, model_argument, setting_options
 from chairlift.errors import ConfigurationError
 from chairlift.workload.lengths import WORKLOADS, WorkItem
 
@@ -32,7 +32,7 @@ bench.add_command(compare)
 
 
 @bench.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False)
+@model_argument
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="w1", show_default=True, help="What to run.")
 @click.option(
     "--num-requests",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.calibration import Calibration, Limits, choose_cells, fit_overhead
 from chairlift.simulator.fit import TimedStep, fit_steps
@@ -32,7 +32,7 @@ _OVERHEAD_PROMPT_TOKENS = 8
 
 
 @click.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False)
+@model_argument
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JSON to write.")
 @click.option(
     "--thoroughness", type=click.IntRange(1, 3), default=2, show_default=True, help="1 is a coarse grid, 3 a fine one."

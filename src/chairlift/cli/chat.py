@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.cli.sampling_options import sampling_options, take_sampling
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _HELP = "Ctrl-C stops an answer; /reset forgets the conversation; /exit or Ctrl-
 
 
 @click.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False)
+@model_argument
 @click.option("--base-url", help="Talk to the server at this address, such as http://127.0.0.1:8000.")
 @click.option("--api-key", help="Key for that server; better as CHAIRLIFT_API_KEY in the environment.")
 @click.option("--system", help="System message at the beginning of the conversation.")

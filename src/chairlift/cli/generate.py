@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.cli.sampling_options import sampling_options, take_sampling
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _LINES_PER_SLOT = 2
 
 
 @click.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False)
+@model_argument
 @click.option(
     "-i", "--input", "source", type=click.File("rb"), default="-", help="File to read; standard input if absent."
 )

@@ -17,6 +17,7 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_MODEL_FLAG = "chairlift.model"
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -39,6 +40,22 @@ def setting_options(*sections: str, without: tuple[str, ...] = ()) -> Callable[[
     return decorate
 
 
+def model_argument(command: Command) -> Command:
+    """Add MODEL, which may be written as ``--model``, too; the command gets it as ``model``, ``None`` if not given."""
+    info = next(info for info in describe_settings() if info.name == "model")
+    command = click.argument("model", required=False, callback=_either_model)(command)
+    flag = click.option(
+        info.flag,
+        "model_flag",
+        expose_value=False,
+        is_eager=True,
+        metavar="MODEL",
+        help="The same as MODEL.",
+        callback=_keep_model,
+    )
+    return flag(command)
+
+
 def settings_from(values: Mapping[str, object]) -> Settings:
     """Settings from flags and the environment.
 
@@ -46,6 +63,17 @@ def settings_from(values: Mapping[str, object]) -> Settings:
         ConfigurationError: a value is not possible.
     """
     return load_settings(values)
+
+
+def _keep_model(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    context.meta[_MODEL_FLAG] = value
+
+
+def _either_model(context: click.Context, _argument: click.Parameter, value: str | None) -> str | None:
+    flag: str | None = context.meta.get(_MODEL_FLAG)
+    if value is not None and flag is not None and value != flag:
+        raise click.UsageError(f"MODEL is {value}, but --model is {flag}: name one.")
+    return flag if value is None else value
 
 
 def _names(info: SettingInfo) -> list[str]:

@@ -2,12 +2,12 @@
 
 import click
 
-from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.config.load import load_tenants
 
 
 @click.command(context_settings=HELP_NAMES)
-@click.argument("model", required=False)
+@model_argument
 @setting_options(
     *("model", "cache", "scheduler", "policy", "queue", "tenancy", "server", "limits", "answers", "connections"),
     *("observability", "embeddings", "batches"),

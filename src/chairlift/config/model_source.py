@@ -112,6 +112,6 @@ def _fetch(repo: str, revision: str | None, file: str | None) -> ModelSource:
         # Name checks, HTTP clients, the cache and the disk each have their own family of errors.
         reason = str(error).strip().partition("\n")[0]
         raise ModelLoadError(
-            f"no folder {repo!r} here, and the hub did not give it: {type(error).__name__}: {reason}"
+            f"--model {repo!r} is no folder here, and the hub did not give it: {type(error).__name__}: {reason}"
         ) from error
     return _gguf_file(path) if file is not None else _checked_folder(path, repo)

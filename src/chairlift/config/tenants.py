@@ -68,8 +68,10 @@ def read_tenants(path: Path, env: Mapping[str, str]) -> Tenants:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--tenants {path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"--tenants {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"--tenants {path} cannot be read: it is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise ConfigurationError(f"--tenants {path} is not TOML: {error}") from None
     _check_names(content, ("default", "tenants"), f"{path}")

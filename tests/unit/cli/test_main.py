@@ -1,11 +1,13 @@
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from chairlift.cli import main as main_module
 from chairlift.cli.main import main
+from chairlift.cli.options import model_argument
 from chairlift.cli.serve import serve
 from chairlift.config.settings import describe_settings
 from chairlift.errors import ConfigurationError, ModelLoadError
@@ -28,9 +30,9 @@ def test_help_imports_no_command_and_no_library_that_is_slow() -> None:
 def test_every_setting_is_a_flag_of_serve_with_its_help() -> None:
     text = " ".join(CliRunner().invoke(serve, ["--help"]).output.split())
     for info in describe_settings():
+        assert info.flag in text
         if info.name == "model":
             continue
-        assert info.flag in text
         assert " ".join(info.help.split()).split(",")[0] in text.replace("- ", "-")
         assert all(alias in text for alias in info.aliases)
 
@@ -83,3 +85,20 @@ def test_flags_that_are_not_given_leave_the_choice_to_the_environment(monkeypatc
     settings = options.settings_from({"max_num_seqs": None, "enable_prefix_caching": None, "page_size": 8})
     assert (settings.scheduler.max_num_seqs, settings.cache.page_size) == (5, 8)
     assert not settings.cache.enable_prefix_caching
+
+
+@pytest.mark.parametrize("words", [["m"], ["--model", "m"], ["m", "--model", "m"], ["--model=m", "m"]])
+def test_the_model_is_an_argument_or_a_flag(words: list[str]) -> None:
+    seen: list[object] = []
+
+    @click.command()
+    @model_argument
+    def command(model: str | None) -> None:
+        seen.append(model)
+
+    assert CliRunner().invoke(command, words).exit_code == 0
+    assert CliRunner().invoke(command, []).exit_code == 0
+    assert seen == ["m", None]
+    refused = CliRunner().invoke(command, ["m", "--model", "other"])
+    assert refused.exit_code == 2
+    assert "MODEL is m, but --model is other" in refused.output

@@ -114,7 +114,7 @@ def test_a_hub_file_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("error", [ConnectionError("offline\nmore"), ValueError("bad id"), RuntimeError("cache")])
 def test_a_hub_that_does_not_answer_is_one_clear_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeHub(error).install(monkeypatch)
-    with pytest.raises(ModelLoadError, match=f"no folder 'org/name' here.*{type(error).__name__}") as caught:
+    with pytest.raises(ModelLoadError, match=f"--model 'org/name' is no folder here.*{type(error).__name__}") as caught:
         resolve_model_source("org/name")
     assert "\n" not in caught.value.message
 
