@@ -16,12 +16,11 @@ from chairlift.engine.connection import EngineConnection
 from chairlift.engine.messages import Failed, Inbound, ModelInfo, Outbound, Ping, Pong, Ready, StepDone
 from chairlift.engine.remote_errors import named_error
 from chairlift.engine.sockets import make_socket_dir, remove_socket_dir
+from chairlift.engine.turns import Turns
 from chairlift.engine.watchdog import Watchdog
 from chairlift.errors import ChairliftError, EngineUnavailableError
 
 _LAST_WORDS_S = 0.1
-_TURN_S = 0.002
-"""How long messages are taken one after another before others have their turn."""
 _END_TIMEOUT_S = 5.0
 _NS_PER_S = 1e9
 
@@ -227,8 +226,7 @@ class Supervisor:
 
     async def _listen(self, connection: EngineConnection) -> Failed:
         """Pass on what the engine says until it says that it failed."""
-        loop = asyncio.get_running_loop()
-        turn_end_s = loop.time()
+        turns = Turns(asyncio.get_running_loop().time)
         while True:
             message = await connection.receive()
             if isinstance(message, Failed):
@@ -241,10 +239,9 @@ class Supervisor:
                 _logger.exception("a message from the engine could not be dealt with")
             # Messages that are there already are received without yielding; others want the loop too. Where they pile
             # up, some are taken in one turn, so that each reader gets the tokens of several steps at once: the less
-            # time there is, the less each token costs.
-            if loop.time() >= turn_end_s:
-                await asyncio.sleep(0)
-                turn_end_s = loop.time() + _TURN_S
+            # time there is, the less each token costs. What the engine says of its queues must not get old while
+            # clients that are to be refused keep the loop busy.
+            await turns.pause_if_over()
 
 
 async def _until_exit(connection: EngineConnection, talk: Coroutine[Any, Any, _T]) -> _T | None:
