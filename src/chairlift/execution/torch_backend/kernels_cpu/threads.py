@@ -10,15 +10,13 @@ the cores:
 
 import ctypes
 import threading
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numba import cfunc, types
 
+from chairlift.execution.torch_backend.kernels_cpu.compilation import compile_body
 from chairlift.execution.torch_backend.kernels_cpu.jobs import STATE_FIELDS, run_job_body, serve_jobs_body
 
 NUM_COUNTERS = 2
@@ -42,22 +40,6 @@ class Threads(Protocol):
     def close(self) -> None:
         """End the threads."""
         ...
-
-
-def compile_body(body: Callable[[int], None]) -> int:
-    """Compile a loop body, once per process and from a cache on disk where one can be written; return its address."""
-    return _compile(body).address
-
-
-@cache
-def _compile(body: Callable[[int], None]) -> Any:
-    # Kept for ever: machine code lives as long as the object that Numba returns for it.
-    signature = types.void(types.int64)
-    options = {"error_model": "numpy", "fastmath": True}
-    try:
-        return cfunc(signature, cache=True, **options)(body)
-    except RuntimeError:  # Numba found no place for its cache
-        return cfunc(signature, **options)(body)
 
 
 class WorkerThreads:

@@ -11,8 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -43,8 +44,15 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def compile_library(target: Path = LIBRARY, compiler: str | None = None) -> None:
+def compile_library(
+    target: Path = LIBRARY, compiler: str | None = None, say: Callable[[str], None] = lambda line: None
+) -> None:
     """Compile and link, unless the library is there already; an old one stays until the new one is complete.
+
+    Args:
+        target: the library.
+        compiler: instead of the first one that is found.
+        say: given a line when compiling begins, and one for each part that is done.
 
     Raises:
         CompilationError: there is no C++ compiler, or it failed.
@@ -55,13 +63,17 @@ def compile_library(target: Path = LIBRARY, compiler: str | None = None) -> None
     path = _find_compiler([compiler] if compiler else _COMPILERS)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = {name: Path(folder, f"{name}.o") for name in (*_INSTRUCTION_SETS, "library")}
-        commands = [
-            [path, *_FLAGS, *flags, f"-DCHAIRLIFT_ISA={name}", "-c", "isa.cpp", "-o", str(objects[name])]
+        commands = {
+            name: [path, *_FLAGS, *flags, f"-DCHAIRLIFT_ISA={name}", "-c", "isa.cpp", "-o", str(objects[name])]
             for name, flags in _INSTRUCTION_SETS.items()
-        ]
+        }
         define = f'-DCHAIRLIFT_SOURCE_DIGEST="{digest}"'
-        commands.append([path, *_FLAGS, define, "-c", "library.cpp", "-o", str(objects["library"])])
-        list(pool.map(_run, commands))
+        commands["library"] = [path, *_FLAGS, define, "-c", "library.cpp", "-o", str(objects["library"])]
+        say(f"Compiling the C++ kernels with {path}: about half a minute on two cores.")
+        pending = [pool.submit(_timed_run, command) for command in commands.values()]
+        names = dict(zip(pending, commands, strict=True))
+        for number, done in enumerate(as_completed(pending), 1):
+            say(f"  {number} of {len(pending)}: {names[done]} ({done.result():.0f} s)")
         linked = Path(folder, "linked.so")
         _run([path, "-shared", *map(str, objects.values()), "-o", str(linked)])
         unfinished = target.with_suffix(".new")
@@ -76,6 +88,12 @@ def _find_compiler(names: Sequence[str]) -> str:
     raise CompilationError(f"no C++ compiler found (looked for {', '.join(names)})")
 
 
+def _timed_run(command: list[str]) -> float:
+    start_s = time.perf_counter()
+    _run(command)
+    return time.perf_counter() - start_s
+
+
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -84,6 +102,9 @@ def _run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        compile_library(compiler=sys.argv[1] if len(sys.argv) > 1 else None)
+        compile_library(
+            compiler=sys.argv[1] if len(sys.argv) > 1 else None,
+            say=lambda line: print(line, file=sys.stderr, flush=True),  # noqa: T201 - a script prints
+        )
     except CompilationError as error:
         sys.exit(str(error))
