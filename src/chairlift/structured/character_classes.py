@@ -22,6 +22,9 @@ _MEANINGS = {
 }
 """Classes may stand within classes, so they are the same inside brackets and outside."""
 
+CLASS_IN_JSON = re.compile(r"\\\\[dDwWsS]")
+"""How such a class stands in JSON."""
+
 _PIECES = re.compile(r"\\.|.", re.DOTALL)
 
 _KEYWORDS_OF_NAMES = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})

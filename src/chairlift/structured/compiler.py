@@ -17,8 +17,9 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import ChairliftError, InvalidRequestError
+from chairlift.structured.character_classes import CLASS_IN_JSON, with_ecma_patterns
 from chairlift.structured.deep_stack import run_with_room_for
-from chairlift.structured.sources import WRITTEN_KEY
+from chairlift.structured.sources import SCHEMA_KEY, WRITTEN_KEY
 from chairlift.structured.threads import Task, TaskThreads
 
 MAX_COMPILED = 256
@@ -262,11 +263,11 @@ def _refusal_of_part(vocabulary: llguidance.LLTokenizer, grammar: Grammar, text:
 
 def _translated(grammar: Grammar) -> tuple[str, bool]:
     """The text as the library takes it, and whether somebody wrote a part of it by hand."""
-    if f'"{WRITTEN_KEY}"' not in grammar.source:
+    if f'"{WRITTEN_KEY}"' not in grammar.source and CLASS_IN_JSON.search(grammar.source) is None:
         return grammar.source, False
-    document = json.loads(grammar.source)
     is_written = False
     try:
+        document = json.loads(grammar.source)
         for part in document["grammars"]:
             text = part.pop(WRITTEN_KEY, None)
             if text is not None:
@@ -274,9 +275,11 @@ def _translated(grammar: Grammar) -> tuple[str, bool]:
                 _check_num_rules(grammar, text, _MAX_GBNF_RULES if is_gbnf else _MAX_RULES)
                 part["lark_grammar"] = any_to_lark(text) if is_gbnf else text
                 is_written = True
+            elif isinstance(part.get(SCHEMA_KEY), dict):
+                part[SCHEMA_KEY] = with_ecma_patterns(part[SCHEMA_KEY])
+        return json.dumps(document), is_written
     except (GbnfToLarkError, RecursionError) as error:
         raise _refusal(grammar, str(error)) from error
-    return json.dumps(document), is_written
 
 
 def _check_num_rules(grammar: Grammar, text: str, most: int) -> None:

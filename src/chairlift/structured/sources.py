@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from chairlift.core.grammar import Grammar
 from chairlift.errors import InvalidRequestError
-from chairlift.structured.character_classes import with_ecma_classes, with_ecma_patterns
+from chairlift.structured.character_classes import with_ecma_classes
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of JSON mode."""
@@ -28,6 +28,7 @@ _JSON_OPTIONS: Mapping[str, Any] = {
 }
 
 
+SCHEMA_KEY = "json_schema"
 WRITTEN_KEY = "written"
 """Part whose text somebody wrote, in Lark's notation or in GBNF; where it is compiled it may cost less than others."""
 
@@ -51,10 +52,10 @@ class Part:
 def json_part(schema: Any, owner: tuple[str, str] | None = None) -> Part:
     """JSON that a schema accepts; ``True`` accepts any."""
     if isinstance(schema, Mapping):
-        schema = {**with_ecma_patterns(cast("Mapping[str, Any]", schema)), "x-guidance": dict(_JSON_OPTIONS)}
+        schema = {**cast("Mapping[str, Any]", schema), "x-guidance": dict(_JSON_OPTIONS)}
     elif schema is True:
         schema = {"x-guidance": dict(_JSON_OPTIONS)}
-    return Part({"json_schema": schema}, owner)
+    return Part({SCHEMA_KEY: schema}, owner)
 
 
 def regex_part(pattern: str) -> Part:

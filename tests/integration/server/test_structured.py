@@ -201,6 +201,11 @@ def test_a_grammar_that_cannot_go_on_ends_its_own_request_with_the_reason(http: 
         assert [line for line in other.iter_lines() if line][-1] == "data: [DONE]", "nobody else is hurt"
 
 
+def test_a_server_says_that_its_template_shows_no_tools(tool_server: ServerProcess) -> None:
+    words = "--tool-call-parser hermes: the model's chat template never mentions tools"
+    wait_until(lambda: any(words in line for line in tool_server.log), within_s=10)
+
+
 def test_the_openai_client_parses_what_it_asked_for(client: Any) -> None:
     parsed = client.chat.completions.parse(model="fake", messages=HELLO, response_format=Person, max_tokens=2000)
     assert isinstance(parsed.choices[0].message.parsed, Person)
