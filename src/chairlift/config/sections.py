@@ -214,6 +214,15 @@ class BatchSettings:
     batch_concurrency: int = setting(16, "Requests of batches that are sent to the engine at a time.", bounds=(1, 4096))
     max_batch_requests: int = setting(50_000, "Requests in a batch at most.", bounds=(1, None))
     max_batch_file_bytes: int = setting(100 * 2**20, "Size of an uploaded file at most.", bounds=(1, None))
+    max_open_batches: int = setting(
+        100, "Batches of one tenant that have not ended at most; more are answered 429.", bounds=(1, None)
+    )
+    max_batch_files: int = setting(
+        1000, "Files that one tenant keeps at most, results of batches among them.", bounds=(1, None)
+    )
+    max_batch_storage_bytes: int = setting(
+        10 * 2**30, "Bytes of the files and results that one tenant keeps at most.", bounds=(1, None)
+    )
 
 
 SECTIONS: tuple[type, ...] = (

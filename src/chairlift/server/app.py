@@ -158,5 +158,5 @@ def _batches(app: FastAPI, sections: WebSections) -> batches_api.Batches | None:
     settings = sections.batches
     if settings.batch_dir is None:
         return None
-    store = BatchStore(Path(settings.batch_dir))
+    store = BatchStore(Path(settings.batch_dir), settings)
     return batches_api.Batches(store, BatchRunner(app, store, settings), settings.max_batch_file_bytes)

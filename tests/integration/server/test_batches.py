@@ -1,7 +1,8 @@
-"""Files and batches with the OpenAI client: results, faults of single lines, cancelling, windows, and restarts."""
+"""Files and batches with the OpenAI client: results, faults of single lines, cancelling, limits, and restarts."""
 
 import json
 import signal
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import httpx
 import openai
 import pytest
 
+from tests.integration.server.raw_http import Heartbeat, RawConnection
 from tests.integration.server.server_process import ServerProcess, wait_until
 
 ENDPOINT = "/v1/completions"
+MIB = 2**20
+LONGEST_WAIT_S = 0.05
+ROUNDS = 3
+"""The median of them counts: a busy machine delays some, a loop that stands still delays all."""
 ENDED = {"failed", "completed", "expired", "cancelled"}
 
 
@@ -36,6 +42,10 @@ def ended(client: Any, batch_id: str) -> Any:
     return client.batches.retrieve(batch_id)
 
 
+def num_completed(client: Any, batch_id: str) -> int:
+    return client.batches.retrieve(batch_id).request_counts.completed
+
+
 def results(client: Any, file_id: str | None) -> dict[str, Any]:
     if file_id is None:
         return {}
@@ -46,9 +56,9 @@ def results(client: Any, file_id: str | None) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = str(tmp_path_factory.mktemp("batches"))
-    with ServerProcess(
-        "--batch-dir", folder, "--max-batch-requests", "50", "--max-batch-file-bytes", "100000"
-    ) as process:
+    flags = ("--batch-dir", folder, "--max-batch-requests", "50", "--max-batch-file-bytes", str(32 * MIB))
+    # One slot, so that whoever is not first has to wait; and uploads that stop are soon cut off.
+    with ServerProcess(*flags, "--max-num-seqs", "1", "--body-timeout", "3") as process:
         yield process
         wait_until(process.is_idle, within_s=10)
 
@@ -102,7 +112,7 @@ def test_a_batch_makes_vectors_too(client: Any) -> None:
         ([{**line(1), "url": "/v1/chat/completions"}], "invalid_url"),
         ([{**line(1), "url": "/admin/scheduler"}], "invalid_url"),
         ([line(1, stream=True)], "invalid_request"),
-        ([line(number) for number in range(51)], "invalid_request"),
+        ([line(number) for number in range(51)], "too_many_lines"),
     ],
 )
 def test_an_input_with_a_wrong_line_fails_as_a_whole(client: Any, lines: list[Any], code: str) -> None:
@@ -120,14 +130,60 @@ def test_a_batch_is_cancelled_and_what_is_done_can_be_read(client: Any) -> None:
     assert len(results(client, batch.output_file_id)) == batch.request_counts.completed < 50
 
 
-def test_others_come_before_a_batch(client: Any, server: ServerProcess) -> None:
-    batch_id = start(client, [line(number, max_tokens=1500) for number in range(40)])
-    wait_until(lambda: client.batches.retrieve(batch_id).status == "in_progress", within_s=30)
+@pytest.mark.parametrize("wish", [{}, {"priority": -1, "service_tier": "priority"}], ids=["no wish", "a wish"])
+def test_others_come_before_a_batch(wish: dict[str, Any], client: Any) -> None:
+    """Sixteen lines are queued for the only slot when somebody comes who has no part in the batch."""
+    batch_id = start(client, [line(number, max_tokens=300, **wish) for number in range(50)])
+    wait_until(lambda: num_completed(client, batch_id) >= 2, within_s=30)
+    num_before = num_completed(client, batch_id)
     answer = client.completions.create(model="fake", prompt="urgent", max_tokens=4)
+    num_after = num_completed(client, batch_id)
     assert answer.choices[0].finish_reason in ("length", "stop")
     assert client.batches.retrieve(batch_id).status == "in_progress"
+    assert num_after - num_before <= 4  # whoever waits for all that are queued sees fifteen go first
     client.batches.cancel(batch_id)
     ended(client, batch_id)
+
+
+def long_line(number: int, field: bytes, num_bytes: int, unit: bytes) -> str:
+    raw = json.dumps(line(number)).encode()
+    return raw.replace(b'"max_tokens"', field % (unit * (num_bytes // len(unit))) + b', "max_tokens"').decode()
+
+
+HEAVY = {
+    "one line of 20 MiB": ([long_line(1, b'"metadata": [%s1]', 20 * MIB, b"[],")], "line_too_long"),
+    "lines full of values": (
+        [long_line(number, b'"metadata": [%s1]', 4 * MIB - 300, b"[],") for number in range(4)],
+        "too_many_values",
+    ),
+    "long texts": ([long_line(number, b'"user": "%s"', MIB, b"abcd ") for number in range(16)], None),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_large_file_keeps_nobody_waiting(name: str, client: Any, server: ServerProcess) -> None:
+    lines, code = HEAVY[name]
+    worst: list[float] = []
+    for _ in range(ROUNDS):
+        with Heartbeat.watching(server) as heartbeat:
+            batch = ended(client, start(client, lines))
+        if code is None:
+            assert batch.status == "completed"
+        else:
+            assert (batch.status, batch.errors.data[0].code) == ("failed", code)
+        worst.append(heartbeat.worst_s)
+    assert statistics.median(worst) < LONGEST_WAIT_S, worst
+
+
+def test_half_an_upload_is_refused_once_it_stops(server: ServerProcess) -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + b"y" * (2 * MIB)
+    with RawConnection(server) as connection:
+        kind = "Content-Type: multipart/form-data; boundary=x"
+        connection.send_head("/v1/files", kind, f"Content-Length: {4 * MIB}", method="POST")
+        connection.send(part)
+        answer = connection.read_to_end()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"--body-timeout" in answer
 
 
 def test_files_are_kept_shown_and_deleted(client: Any, server: ServerProcess) -> None:
@@ -141,7 +197,7 @@ def test_files_are_kept_shown_and_deleted(client: Any, server: ServerProcess) ->
     with pytest.raises(openai.NotFoundError):
         client.batches.create(input_file_id=file_id, endpoint=ENDPOINT, completion_window="24h")
     with pytest.raises(openai.APIStatusError) as caught:
-        client.files.create(file=("big.jsonl", b"x" * 200_000), purpose="batch")
+        client.files.create(file=("big.jsonl", b"x" * (33 * MIB)), purpose="batch")
     assert caught.value.status_code == 413
     with httpx.Client(base_url=server.url) as http:
         for name in ("../../etc/passwd", "..%2f..%2fetc%2fpasswd", "file-0.json"):
@@ -152,25 +208,28 @@ def test_files_are_kept_shown_and_deleted(client: Any, server: ServerProcess) ->
             assert http.post("/v1/batches", json=fields).status_code in (400, 404)
 
 
-def test_a_batch_goes_on_after_a_restart_and_no_line_is_answered_twice(tmp_path: Path) -> None:
-    flags = ("--batch-dir", str(tmp_path), "--batch-concurrency", "2", "--shutdown-timeout", "0")
-    lines = [line(number, max_tokens=250) for number in range(8)]
-    with ServerProcess(*flags) as process:
-        client: Any = openai.OpenAI(base_url=f"{process.url}/v1", api_key="none", max_retries=0)
-        batch_id = start(client, lines)
-        wait_until(lambda: client.batches.retrieve(batch_id).request_counts.completed >= 2, within_s=30)
-        client.close()
-        process.process.send_signal(signal.SIGKILL)
-        process.process.wait(30)
-    with ServerProcess(*flags) as process:
-        client = openai.OpenAI(base_url=f"{process.url}/v1", api_key="none", max_retries=0)
-        batch = ended(client, batch_id)
-        assert batch.status == "completed"
-        answered = [
-            json.loads(one)["custom_id"] for one in client.files.content(batch.output_file_id).text.splitlines()
-        ]
-        assert sorted(answered) == sorted(one["custom_id"] for one in lines)
-        client.close()
+def test_a_batch_goes_on_after_every_end_of_the_server_and_no_line_is_answered_twice(tmp_path: Path) -> None:
+    """It is cut off by SIGTERM, killed, and drained by SIGTERM; none of this is a fault of any request."""
+    lines = [line(place, max_tokens=250) for place in range(24)]
+    batch_id, num_done = "", 0
+    batch: Any = None
+    answered: list[str] = []
+    for number, timeout_s in ((signal.SIGTERM, "0"), (signal.SIGKILL, "0"), (signal.SIGTERM, "20"), (None, "0")):
+        flags = ("--batch-dir", str(tmp_path), "--batch-concurrency", "2", "--shutdown-timeout", timeout_s)
+        with ServerProcess(*flags) as process, openai.OpenAI(base_url=f"{process.url}/v1", api_key="none") as client:
+            batch_id = batch_id or start(client, lines)
+            if number is None:
+                batch = ended(client, batch_id)
+                answered = client.files.content(batch.output_file_id).text.splitlines()
+                continue
+            wait_until(lambda: num_completed(client, batch_id) >= num_done + 2, within_s=30)  # noqa: B023
+            process.send_signal(number)
+            process.process.wait(30)
+            num_done = sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("batches/*.out"))
+            assert num_done < len(lines)
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (24, 0)
+    assert sorted(json.loads(one)["custom_id"] for one in answered) == sorted(one["custom_id"] for one in lines)
 
 
 def test_without_a_folder_there_are_no_batches(running_server: ServerProcess) -> None:

@@ -3,16 +3,12 @@
 A file or batch is its sender's: everybody else gets the same 404 as for one that does not exist.
 """
 
-import asyncio
 import secrets
-from collections.abc import AsyncGenerator
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
 from pydantic import Field
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
@@ -29,10 +25,12 @@ from chairlift.server.batches.objects import (
     StoredFile,
 )
 from chairlift.server.batches.runner import BatchRunner
+from chairlift.server.batches.shelves import Shelf
 from chairlift.server.batches.store import BatchStore, now_s
+from chairlift.server.batches.upload import FORM_BYTES, Form, file_too_large, receive
 from chairlift.server.body import read_body
 from chairlift.server.context import caller_of
-from chairlift.server.errors import BodyTooLargeError, shorten
+from chairlift.server.errors import shorten
 from chairlift.server.openai.requests import Body
 from chairlift.server.openai.responses import encode
 from chairlift.server.openapi import documented
@@ -41,7 +39,12 @@ router = APIRouter()
 
 _HOUR_S = 3600
 _MAX_WINDOW_HOURS = 24 * 14
-_MAX_LISTED = 100
+_DEFAULT_LISTED = 100
+_MAX_LISTED = 1000
+
+_Listed = TypeVar("_Listed", FileObject, Batch)
+_Key = Annotated[str, Field(max_length=64)]
+_Value = Annotated[str, Field(max_length=512)]
 
 
 class BatchesOffError(InvalidRequestError):
@@ -56,7 +59,7 @@ class BatchBody(Body):
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,2}h$", description="Hours until it expires, such as 24h.")
-    metadata: dict[str, str] | None = None
+    metadata: dict[_Key, _Value] | None = Field(None, max_length=16, description="16 pairs at most.")
 
 
 class Batches:
@@ -72,32 +75,29 @@ class Batches:
 async def create_file(request: Request) -> Response:
     """Keep a file: multipart form data with ``file`` and ``purpose``."""
     batches = _batches(request)
-    parser = MultiPartParser(request.headers, _bounded(request, batches.max_file_bytes), max_files=1, max_fields=16)
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        raise InvalidRequestError(f"the body is no multipart form: {error}") from None
-    upload, purpose = form.get("file"), form.get("purpose")
-    try:
-        if not isinstance(upload, UploadFile):
-            raise InvalidRequestError("file is missing", param="file")
-        if purpose != "batch":
+    owner = _owner(caller_of(request))
+    shelf, caps, most = batches.store.shelf(owner), batches.store.caps, batches.max_file_bytes
+    caps.check_files(shelf)
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit():
+        num_bytes = max(int(announced) - FORM_BYTES, 0)
+        if num_bytes > most:
+            raise file_too_large(f"at least {num_bytes}", most)
+        caps.check_bytes(shelf, num_bytes)
+    async with batches.store.incoming(owner) as upload:
+        form = Form(request.headers.get("content-type", ""), upload.content, most)
+        await receive(request, form, most, upload.grew)
+        if form.field("purpose") != "batch":
             raise InvalidRequestError("purpose must be batch", param="purpose")
-        content = batches.store.new_content()
-        await asyncio.to_thread(_copy, upload, content)
-        name = shorten(upload.filename or "requests.jsonl")
-        file = batches.store.add_file(_owner(caller_of(request)), name, "batch", content)
-    finally:
-        await form.close()
-    return _json(file)
+        upload.filename = shorten(form.filename or "requests.jsonl")
+    return _json(upload.file)
 
 
 @router.get("/v1/files", **documented(None, FileList, "List files"))
 async def list_files(request: Request) -> Response:
-    """The newest of the caller's files."""
-    owner = _owner(caller_of(request))
-    files = [stored.file for stored in _batches(request).store.files.values() if stored.owner == owner]
-    return _json(FileList(files[::-1][:_MAX_LISTED]))
+    """The caller's files, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
+    shown, has_more = _page(request, [stored.file for stored in _shelf(request).files.values()])
+    return _json(FileList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
 @router.get("/v1/files/{file_id}", **documented(None, FileObject, "Describe a file"))
@@ -110,14 +110,20 @@ async def show_file(request: Request, file_id: str) -> Response:
 async def show_content(request: Request, file_id: str) -> Response:
     """What is in a file."""
     stored = _file(request, file_id)
-    return FileResponse(_batches(request).store.content_path(stored.file.id), media_type="application/octet-stream")
+    return FileResponse(_batches(request).store.content_path(stored.file), media_type="application/octet-stream")
 
 
 @router.delete("/v1/files/{file_id}", **documented(None, FileDeleted, "Delete a file"))
 async def delete_file(request: Request, file_id: str) -> Response:
-    """Forget a file; a batch that has not read it yet fails."""
+    """Forget a file, which no batch may be working on."""
     stored = _file(request, file_id)
-    _batches(request).store.delete_file(stored.file.id)
+    reader = _shelf(request).reader_of(stored.file.id)
+    if reader is not None:
+        raise InvalidRequestError(
+            f"{stored.file.id} is the input of {reader.batch.id}, which has not ended; cancel that first",
+            param="file_id",
+        )
+    await _batches(request).store.delete_file(stored)
     return _json(FileDeleted(stored.file.id))
 
 
@@ -134,6 +140,7 @@ async def create_batch(request: Request) -> Response:
             param="completion_window",
         )
     caller, created_at = caller_of(request), now_s()
+    batches.store.caps.check_batch(_shelf(request))
     batch = Batch(
         id=f"batch_{secrets.token_hex(16)}",
         endpoint=body.endpoint,
@@ -143,20 +150,19 @@ async def create_batch(request: Request) -> Response:
         expires_at=created_at + hours * _HOUR_S,
         metadata=body.metadata,
     )
-    batches.store.save(StoredBatch(_owner(caller), caller.key_number, caller.tenant, batch))
+    await batches.store.save(StoredBatch(_owner(caller), caller.key_number, caller.tenant, batch))
     batches.runner.notice()
     return _json(batch)
 
 
 @router.get("/v1/batches", **documented(None, BatchList, "List batches"))
 async def list_batches(request: Request) -> Response:
-    """The newest of the caller's batches."""
-    owner = _owner(caller_of(request))
-    found = [stored.batch for stored in _batches(request).store.batches.values() if stored.owner == owner]
-    found.sort(key=lambda batch: batch.created_at, reverse=True)
-    shown = found[:_MAX_LISTED]
-    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-    return _json(BatchList(shown, first_id=first, last_id=last, has_more=len(found) > len(shown)))
+    """The caller's batches, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
+    shelf = _shelf(request)
+    found = [stored.batch for stored in (*shelf.ended_batches.values(), *shelf.open_batches.values())]
+    found.sort(key=lambda batch: batch.created_at)
+    shown, has_more = _page(request, found)
+    return _json(BatchList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
 @router.get("/v1/batches/{batch_id}", **documented(None, Batch, "Describe a batch"))
@@ -169,11 +175,8 @@ async def show_batch(request: Request, batch_id: str) -> Response:
 async def cancel_batch(request: Request, batch_id: str) -> Response:
     """End a batch; what is done by then can be read."""
     stored = _batch(request, batch_id)
-    if stored.batch.status not in ENDED:
-        stored.batch.status, stored.batch.cancelling_at = "cancelling", now_s()
-        batches = _batches(request)
-        batches.store.save(stored)
-        batches.runner.notice()
+    if stored.batch.status not in ENDED and stored.batch.status != "cancelling":
+        await _batches(request).runner.cancel(stored)
     return _json(stored.batch)
 
 
@@ -184,16 +187,21 @@ def _batches(request: Request) -> Batches:
     return batches
 
 
+def _shelf(request: Request) -> Shelf:
+    """What whoever asks keeps; what others keep is not looked at."""
+    return _batches(request).store.shelf(_owner(caller_of(request)))
+
+
 def _file(request: Request, file_id: str, param: str = "file_id") -> StoredFile:
-    stored = _batches(request).store.files.get(file_id)
-    if stored is None or stored.owner != _owner(caller_of(request)):
+    stored = _shelf(request).files.get(file_id)
+    if stored is None:
         raise UnknownRequestError(f"no file of yours has the id '{shorten(file_id)}'", param=param)
     return stored
 
 
 def _batch(request: Request, batch_id: str) -> StoredBatch:
-    stored = _batches(request).store.batches.get(batch_id)
-    if stored is None or stored.owner != _owner(caller_of(request)):
+    stored = _shelf(request).find_batch(batch_id)
+    if stored is None:
         raise UnknownRequestError(f"no batch of yours has the id '{shorten(batch_id)}'", param="batch_id")
     return stored
 
@@ -203,20 +211,25 @@ def _owner(caller: Caller) -> str:
     return "" if caller.tenant is None else f"tenant {caller.tenant}"
 
 
-def _copy(upload: UploadFile, target: Path) -> None:
-    upload.file.seek(0)
-    with target.open("wb") as file:
-        while block := upload.file.read(2**20):
-            file.write(block)
+def _page(request: Request, oldest_first: list[_Listed]) -> tuple[list[_Listed], bool]:
+    """The part of a list that a request asks for, newest first, and whether there is more after it."""
+    given = request.query_params.get("limit", str(_DEFAULT_LISTED))
+    if len(given) > 9 or not given.isdecimal() or not given.isascii() or not 1 <= int(given) <= _MAX_LISTED:
+        raise InvalidRequestError(f"limit must be in [1, {_MAX_LISTED}], got {shorten(given)!r}", param="limit")
+    newest_first = oldest_first[::-1]
+    start = 0
+    after = request.query_params.get("after")
+    if after is not None:
+        places = [place for place, one in enumerate(newest_first) if one.id == after]
+        if not places:
+            raise InvalidRequestError(f"after names nothing of yours: {shorten(after)!r}", param="after")
+        start = places[0] + 1
+    end = start + int(given)
+    return newest_first[start:end], end < len(newest_first)
 
 
-async def _bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    num_bytes = 0
-    async for block in request.stream():
-        num_bytes += len(block)
-        if num_bytes > max_bytes:
-            raise BodyTooLargeError(f"the file has more than --max-batch-file-bytes {max_bytes}")
-        yield block
+def _id_at(shown: Sequence[FileObject | Batch], place: int) -> str | None:
+    return shown[place].id if shown else None
 
 
 def _json(answer: Any) -> Response:

@@ -4,12 +4,11 @@ Knows nothing of files.
 """
 
 import asyncio
-import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
-import msgspec
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,14 +16,14 @@ from starlette.types import Message
 
 from chairlift.errors import ChairliftError, DrainingError, EngineUnavailableError, OverloadedError
 from chairlift.server.access import Caller
+from chairlift.server.context import ServerContext
 from chairlift.server.errors import error_response
 from chairlift.server.openai.chat import create_chat_completion
 from chairlift.server.openai.completions import create_completion
 from chairlift.server.openai.embeddings import create_embedding
 from chairlift.server.openai.responses_api import create_response
 
-LOWEST_TIER = 2**31 - 1
-"""Whatever else waits comes first; the guaranteed share of a tier sees to it that a batch ends in the end."""
+logger = logging.getLogger(__name__)
 
 MAX_RETRY_S = 10.0
 MAX_FAILURES = 5
@@ -39,51 +38,48 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 }
 
 
-class BatchLine(msgspec.Struct):
-    """A line of the input: one request."""
-
-    custom_id: str
-    url: str
-    body: dict[str, Any]
-    method: str = "POST"
-
-
-async def call(app: FastAPI, line: BatchLine, caller: Caller) -> tuple[int, Any]:
+async def call(app: FastAPI, url: str, load: Callable[[], Awaitable[bytes]], caller: Caller) -> tuple[int, bytes]:
     """Status and body of the answer to a line. Waits while the server has no room for it.
+
+    Args:
+        app: the application.
+        url: the endpoint.
+        load: reads the request's body; called again for every try, so that none is kept while it waits.
+        caller: who is behind it.
 
     Raises:
         DrainingError: the server shuts down; the line is to be sent again after its next start.
+        OSError: the body cannot be read any more.
     """
+    context: ServerContext = app.state.context
     wait_s = 0.1
     num_failures = 0
     while True:
         try:
-            response = await ENDPOINTS[line.url](_to_request(app, line, caller))
-        except DrainingError:
+            response = await ENDPOINTS[url](_to_request(app, url, await load(), caller))
+        except (DrainingError, OSError):
             raise
         except (OverloadedError, EngineUnavailableError) as error:
+            if context.engine.is_draining:
+                raise DrainingError("the server is shutting down") from error
             num_failures += isinstance(error, EngineUnavailableError)
-            if num_failures > MAX_FAILURES:
-                return _read(error_response(error))
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, MAX_RETRY_S)
+            if num_failures <= MAX_FAILURES:
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, MAX_RETRY_S)
+                continue
+            response = error_response(error)
         except ChairliftError as error:
-            return _read(error_response(error))
-        else:
-            return _read(response)
+            response = error_response(error)
+        except Exception as error:
+            # As over HTTP: a fault of ours at one request is no fault of the others.
+            logger.exception("a request of a batch failed")
+            response = error_response(error)
+        return response.status_code, bytes(response.body)
 
 
-def _read(response: Response) -> tuple[int, Any]:
-    return response.status_code, msgspec.json.decode(bytes(response.body))
-
-
-def _to_request(app: FastAPI, line: BatchLine, caller: Caller) -> Request:
-    body = {key: value for key, value in line.body.items() if key != "stream"}
-    priority: Any = body.get("priority")
-    body["priority"] = LOWEST_TIER if priority is None else priority
-    raw = json.dumps(body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
-    messages = iter([cast("Message", {"type": "http.request", "body": raw, "more_body": False})])
+def _to_request(app: FastAPI, url: str, body: bytes, caller: Caller) -> Request:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    messages = iter([cast("Message", {"type": "http.request", "body": body, "more_body": False})])
 
     async def receive() -> Message:
         message = next(messages, None)
@@ -95,7 +91,7 @@ def _to_request(app: FastAPI, line: BatchLine, caller: Caller) -> Request:
     scope = {
         "type": "http",
         "method": "POST",
-        "path": line.url,
+        "path": url,
         "query_string": b"",
         "headers": headers,
         "app": app,

@@ -28,6 +28,8 @@ class FileList(msgspec.Struct):
 
     data: list[FileObject]
     object: Literal["list"] = "list"
+    first_id: str | None = None
+    last_id: str | None = None
     has_more: bool = False
 
 
