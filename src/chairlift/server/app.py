@@ -70,6 +70,7 @@ _ANSWERS = (
     response_objects.ResponseObject,
     anthropic_objects.AssistantMessage,
     anthropic_objects.TokenCount,
+    anthropic_objects.MessagesError,
     batches_objects.FileObject,
     batches_objects.FileList,
     batches_objects.FileDeleted,

@@ -14,7 +14,7 @@ from chairlift.server.context import caller_of, context_of
 from chairlift.server.directory import RequestDirectory
 from chairlift.server.errors import shorten
 from chairlift.server.openai.responses import encode
-from chairlift.server.openapi import documented
+from chairlift.server.openapi import documented, query_parameter
 
 router = APIRouter()
 
@@ -84,7 +84,10 @@ class Cancelled(msgspec.Struct):
     cancelled: Literal[True] = True
 
 
-@router.get("/v1/requests", **documented(None, RequestList, "List running and waiting requests"))
+_LIMIT = query_parameter("limit", "Choices in each list at most.", type="integer", minimum=1, maximum=MAX_LIMIT)
+
+
+@router.get("/v1/requests", **documented(None, RequestList, "List running and waiting requests", query=[_LIMIT]))
 async def list_requests(request: Request) -> Response:
     """What runs and what waits, with the reasons; ?limit= says how many of each, 100 if absent.
 

@@ -1,7 +1,7 @@
 """The OpenAPI document: request schemas from pydantic, answers from msgspec. Knows nothing of any endpoint."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -16,13 +16,41 @@ from chairlift.server.errors import ErrorBody
 _SCHEMAS = "#/components/schemas/"
 
 
-def documented(body: type[BaseModel] | None, answer: type[msgspec.Struct], summary: str) -> dict[str, Any]:
-    """Route arguments that describe an endpoint which reads its body and writes its answer itself."""
-    responses = {200: _described(answer, "The answer"), "default": _described(ErrorBody, "An error")}
+def documented(
+    body: type[BaseModel] | None,
+    answer: type[msgspec.Struct],
+    summary: str,
+    *,
+    error: type[msgspec.Struct] = ErrorBody,
+    is_streamed: bool = False,
+    query: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Route arguments that describe an endpoint which reads its body and writes its answer itself.
+
+    Args:
+        body: of the request, if it has one.
+        answer: in one piece.
+        summary: what the endpoint does.
+        error: the answer to what is refused.
+        is_streamed: whether the answer may come as server-sent events too.
+        query: its parameters in the address, as :func:`query_parameter` describes them.
+    """
+    responses: dict[int | str, Any] = {
+        200: _described(answer, "The answer"),
+        "default": _described(error, "An error"),
+    }
+    if is_streamed:
+        responses[200]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     arguments: dict[str, Any] = {"summary": summary, "response_class": Response, "responses": responses}
+    extra: dict[str, Any] = {"parameters": list(query)} if query else {}
     if body is not None:
-        arguments["openapi_extra"] = {"requestBody": {"required": True, "content": _json_content(body)}}
-    return arguments
+        extra["requestBody"] = {"required": True, "content": _json_content(body)}
+    return {**arguments, "openapi_extra": extra}
+
+
+def query_parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """A parameter of an address: ``?name=``; ``schema`` is what it may be."""
+    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
 
 
 def install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]) -> None:
@@ -32,8 +60,12 @@ def install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]], answers: Se
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = build()
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(_schemas(bodies, answers))
+            document.setdefault("components", {})["schemas"] = _schemas(bodies, answers)
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    # The framework checks nothing here, so its answer to what it would refuse is never given.
+                    operation["responses"].pop("422", None)
+                    operation["responses"].setdefault("default", _described(ErrorBody, "An error"))
         return build()
 
     app.openapi = openapi

@@ -70,7 +70,10 @@ async def load(request: Request) -> Response:
     return _json(Load(context_of(request).concurrency.num_requests))
 
 
-@router.get("/metrics", response_class=Response, summary="Prometheus metrics")
+_SAMPLES = {"description": "Samples", "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+@router.get("/metrics", response_class=Response, responses={200: _SAMPLES}, summary="Prometheus metrics")
 async def metrics(request: Request) -> Response:
     """All metrics in Prometheus' text format."""
     context = context_of(request)

@@ -86,7 +86,16 @@ def refuse_message(error: ChairliftError) -> Response:
 _BODY_HEADERS = frozenset({"content-length", "content-type"})
 
 
-@router.post("/v1/messages", **documented(MessagesBody, AssistantMessage, "Answer a conversation, in Anthropic's form"))
+@router.post(
+    "/v1/messages",
+    **documented(
+        MessagesBody,
+        AssistantMessage,
+        "Answer a conversation, in Anthropic's form",
+        error=MessagesError,
+        is_streamed=True,
+    ),
+)
 @_with_errors
 async def create_message(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
@@ -96,7 +105,10 @@ async def create_message(request: Request) -> Response:
     return await answer(request, chat, job, MessagesFormat(reading), asked=body)
 
 
-@router.post("/v1/messages/count_tokens", **documented(CountBody, TokenCount, "Count the tokens of a conversation"))
+@router.post(
+    "/v1/messages/count_tokens",
+    **documented(CountBody, TokenCount, "Count the tokens of a conversation", error=MessagesError),
+)
 @_with_errors
 async def count_tokens(request: Request) -> Response:
     """Say how many tokens a conversation has, without answering it."""
