@@ -224,6 +224,20 @@ def test_a_reference_to_text_is_text(wrapped: bool) -> None:
     assert arguments(schema, written(unit="12")) == {"unit": "12"}
 
 
+def test_large_definitions_are_copied_to_where_they_are_needed_and_no_further() -> None:
+    start = time.process_time()
+    large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(2_000)}}
+    members = {f"m{n}": {"type": "integer"} for n in range(2_000)}
+    unused = {"properties": {**members, "city": {"$ref": "#/$defs/City"}}, "$defs": {"Large": large, "City": CITY}}
+    held = QWEN.grammar([Tool("w", unused)], 2, quote_text)
+    (city,) = [part.body["json_schema"] for part in held.parts.values() if "$defs" in part.body["json_schema"]]
+    assert city["$defs"] == {"City": CITY}
+    many = {"properties": {key: {"$ref": "#/$defs/Large"} for key in members}, "$defs": {"Large": large}}
+    with pytest.raises(InvalidRequestError, match="refer to large definitions"):
+        QWEN.grammar([Tool("w", many)], 2, quote_text)
+    assert time.process_time() - start < 2
+
+
 DOUBLING = {
     "$ref": "#/$defs/0",
     "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)} | {"40": CITY},

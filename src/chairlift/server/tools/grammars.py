@@ -12,6 +12,7 @@ from typing import Any
 
 from chairlift.core.grammar import Grammar
 from chairlift.server.tools.qwen3_coder import BEHIND_PARAMETER
+from chairlift.server.tools.self_contained import Allowance
 from chairlift.server.tools.tagged_parameters import TaggedParameter, tagged_variants
 from chairlift.server.tools.value_forms import is_json_value, text_choices
 from chairlift.structured.sources import Part, compose, json_part, quote_text
@@ -106,9 +107,11 @@ def tagged_bodies(tools: Sequence[Tool]) -> Lark:
         # Readers know an end tag within text only by what is around it.
         f"TEXT_TO_END: /((?s:.*)\\n)?<\\/parameter>\\n/ & ~/(?s:.*)<\\/parameter>[ \\t\\r\\n]*({behind})(?s:.*)/",
     ]
+    allowance = Allowance()
     for index, tool in enumerate(tools):
         written = _TaggedRules(index, tool)
-        ways = [" ".join(map(written.member, variant)) for variant in tagged_variants(tool.parameters, tool.param)]
+        variants = tagged_variants(tool.parameters, tool.param, allowance)
+        ways = [" ".join(map(written.member, variant)) for variant in variants]
         members = [ways[0] if len(ways) == 1 else f"({' | '.join(way or quote_text('') for way in ways)})"]
         if tool.takes_anything:
             members.append('("<parameter=" /[^>\\n]+/ ">\\n" text)*')

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 MAX_VARIANTS = 32
 """So many ways are told apart."""
 
-_MAX_MEMBERS = 20_000
+_MAX_MEMBERS = 10_000
 """Of all schemas that are put together, whoever is put together twice counted twice."""
 _MEMBERS_OF_PART = 20
 """What it counts to look at a part at all."""
@@ -61,6 +61,11 @@ def follow(schema: Any, root: Mapping[str, Any]) -> Any:
         else:
             break
     return cast("Any", schema)
+
+
+def steps_of(reference: str) -> list[str]:
+    """The names on the way that a reference within a schema says."""
+    return [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference.split("/")[1:]]
 
 
 class _Walk:
@@ -159,8 +164,7 @@ def _target(reference: Any, root: Mapping[str, Any]) -> Any:
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise VariantError(f" refers to '{str(reference)[:100]}', but only '#/...' is followed")
     found: Any = root
-    for step in reference.split("/")[1:]:
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
+    for name in steps_of(reference):
         if isinstance(found, Mapping) and name in found:
             found = cast("Mapping[str, Any]", found)[name]
         elif isinstance(found, list) and name in (places := _places(cast("list[Any]", found))):

@@ -9,11 +9,8 @@ from typing import Any, cast
 
 from chairlift.errors import InvalidRequestError
 from chairlift.server.tools.object_variants import ObjectVariant, VariantError, follow, object_variants
+from chairlift.server.tools.self_contained import Allowance, SelfContained
 from chairlift.server.tools.value_forms import is_json_value
-
-_DEFINITIONS = ("$defs", "definitions")
-_WHOLE = "chairlift-tool"
-"""The definition that is the tool's whole schema."""
 
 _ANY_TEXT: Mapping[str, Any] = {"type": "string"}
 
@@ -33,13 +30,14 @@ class TaggedParameter:
     is_required: bool
 
 
-def tagged_variants(parameters: Mapping[str, Any], param: str) -> list[list[TaggedParameter]]:
+def tagged_variants(parameters: Mapping[str, Any], param: str, allowance: Allowance) -> list[list[TaggedParameter]]:
     """The parameters that a schema names, in its order, for each way in which it can be followed; those that can have
     no value are left out.
 
     Args:
         parameters: the schema of a tool's arguments, as a request has it.
         param: the request's field that holds it, for errors.
+        allowance: what definitions may be copied for the request.
 
     Raises:
         InvalidRequestError: it is no schema of an object whose members can be written as tags.
@@ -61,15 +59,17 @@ def tagged_variants(parameters: Mapping[str, Any], param: str) -> list[list[Tagg
                 param=param,
             )
     try:
-        forms = _forms(possible, parameters)
+        followed = _followed(possible, parameters)
+        forms = _forms(possible, followed)
     except RecursionError as error:
         raise InvalidRequestError(f"{param} is nested too deeply", param=param) from error
+    parts = SelfContained(parameters, param, allowance)
     return [
         [
             TaggedParameter(
                 key,
-                _self_contained(schema, parameters, param),
-                follow(schema, parameters),
+                parts.part(schema),
+                followed[id(schema)],
                 forms[key],
                 key in variant.required,
             )
@@ -86,19 +86,26 @@ def value_schemas(parameters: Any) -> Mapping[str, Any]:
         return {}
     known = cast("Mapping[str, Any]", parameters)
     try:
-        return _forms(object_variants({**known, "type": "object"}), known)
+        variants = object_variants({**known, "type": "object"})
+        return _forms(variants, _followed(variants, known))
     except (VariantError, RecursionError):
         properties: Any = known.get("properties")
         return cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else {}
 
 
-def _forms(variants: Sequence[ObjectVariant], root: Mapping[str, Any]) -> dict[str, Any]:
+def _followed(variants: Sequence[ObjectVariant], root: Mapping[str, Any]) -> dict[int, Any]:
+    """What each schema comes to, by its identity: most stand in many variants."""
+    schemas = {id(schema): schema for variant in variants for schema in variant.properties.values()}
+    return {identity: follow(schema, root) for identity, schema in schemas.items()}
+
+
+def _forms(variants: Sequence[ObjectVariant], followed: Mapping[int, Any]) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for variant in variants:
         for key, schema in variant.properties.items():
-            schemas, followed = found.setdefault(key, []), follow(schema, root)
-            if followed is not False and followed not in schemas:
-                schemas.append(followed)
+            schemas, own = found.setdefault(key, []), followed[id(schema)]
+            if own is not False and own not in schemas:
+                schemas.append(own)
     return {key: _common_form(schemas) for key, schemas in found.items()}
 
 
@@ -110,46 +117,3 @@ def _common_form(schemas: Sequence[Any]) -> Any:
 
 def _find_impossible(variant: ObjectVariant) -> str | None:
     return next((key for key in variant.required if variant.properties.get(key) is False), None)
-
-
-def _self_contained(schema: Any, parameters: Mapping[str, Any], param: str) -> Any:
-    """A member's schema with the definitions that it may refer to."""
-    if not isinstance(schema, Mapping):
-        return schema
-    member = cast("Mapping[str, Any]", schema)
-    shared = {key: parameters[key] for key in _DEFINITIONS if key in parameters}
-    try:
-        if not _refers_elsewhere([member, shared]):
-            return {**shared, **member}
-        # The root is the tool's schema for whoever wrote the reference, so it becomes a definition of its own.
-        return {**_moved(member), "$defs": {_WHOLE: _moved(parameters)}}
-    except RecursionError as error:
-        raise InvalidRequestError(f"{param} is nested too deeply", param=param) from error
-
-
-def _refers_elsewhere(value: Any) -> bool:
-    """Whether there are references to the tool's schema other than to its definitions."""
-    if isinstance(value, list):
-        return any(map(_refers_elsewhere, cast("list[Any]", value)))
-    if not isinstance(value, Mapping):
-        return False
-    members = cast("Mapping[str, Any]", value)
-    target = members.get("$ref")
-    if isinstance(target, str) and target.startswith("#"):
-        parts = target.split("/", 2)
-        if len(parts) < 2 or parts[1] not in _DEFINITIONS:
-            return True
-    return any(map(_refers_elsewhere, members.values()))
-
-
-def _moved(value: Any) -> Any:
-    """A schema whose references begin at the definition of the tool's schema."""
-    if isinstance(value, list):
-        return [_moved(item) for item in cast("list[Any]", value)]
-    if not isinstance(value, Mapping):
-        return value
-    moved = {key: _moved(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    target = moved.get("$ref")
-    if isinstance(target, str) and (target == "#" or target.startswith("#/")):
-        moved["$ref"] = f"#/$defs/{_WHOLE}{target[1:]}"
-    return moved
