@@ -30,11 +30,6 @@ def dtype(kernels: CpuKernels) -> torch.dtype:
     return kernels.dtype
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 12, 13, 100])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "has_bias"), [(960, 576, False), (50, 24, True), (16, 7, False), (1, 1, True)]
