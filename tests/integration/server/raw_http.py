@@ -2,10 +2,12 @@
 
 import http.client
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from tests.integration.server.server_process import ServerProcess
@@ -56,27 +58,44 @@ class RawConnection:
 
 
 class Heartbeat:
-    """Asks for the smallest answer there is again and again, and notes how long each took."""
+    """Asks for the smallest answer there is again and again, and notes how long each took.
+
+    What the server, or this client, waited for a processor that others had is told apart: it says nothing about the
+    server.
+    """
 
     def __init__(self, server: ServerProcess) -> None:
         host, port = server.url.removeprefix("http://").split(":")
         self._connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        self._server_id = server.process.pid
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat)
         self.delays_s: list[float] = []
+        self.stalls_s: list[float] = []
+        """Each delay without the waits for a processor."""
 
     def _beat(self) -> None:
         while not self._is_over.is_set():
-            start_s = time.perf_counter()
+            waited_s, start_s = self._waited_s(), time.perf_counter()
             self._connection.request("GET", "/version")
             self._connection.getresponse().read()
             self.delays_s.append(time.perf_counter() - start_s)
+            self.stalls_s.append(self.delays_s[-1] - (self._waited_s() - waited_s))
+
+    def _waited_s(self) -> float:
+        """How long threads that an answer may depend on have waited for a processor: this one, the server's event
+        loop, and the one that waited longest of those that may have had the interpreter's lock meanwhile."""
+        server = Path(f"/proc/{self._server_id}/task")
+        others = [_waited_s(task) for task in server.iterdir() if task.name != str(self._server_id)]
+        own = Path(f"/proc/self/task/{threading.get_native_id()}")
+        return _waited_s(own) + _waited_s(server / str(self._server_id)) + max(others, default=0.0)
 
     @classmethod
     @contextmanager
     def watching(cls, server: ServerProcess) -> Iterator["Heartbeat"]:
         """Beat for as long as this is open."""
-        heartbeat = cls(server)
+        heartbeat, interval_s = cls(server), sys.getswitchinterval()
+        sys.setswitchinterval(0.0005)  # or the one who sends would keep the beat from its turn
         heartbeat._thread.start()
         try:
             yield heartbeat
@@ -84,8 +103,21 @@ class Heartbeat:
             heartbeat._is_over.set()
             heartbeat._thread.join()
             heartbeat._connection.close()
+            sys.setswitchinterval(interval_s)
 
     @property
     def worst_s(self) -> float:
         """The longest that one took."""
         return max(self.delays_s)
+
+    @property
+    def worst_stall_s(self) -> float:
+        """The longest that one took beside the waits for a processor."""
+        return max(self.stalls_s)
+
+
+def _waited_s(task: Path) -> float:
+    try:
+        return int((task / "schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0  # it has ended, or the kernel does not tell

@@ -4,14 +4,18 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from statistics import median
 
 import httpx
 import pytest
 
+from benchmarks.reliability.watch import resident_mib
 from tests.integration.server.raw_http import RawConnection
 from tests.integration.server.server_process import ServerProcess, wait_until
 
 COMPLETIONS = "/v1/completions"
+MIB = 2**20
+SLOW_READERS, SLOW_TOKENS, CHUNK_BYTES = 20, 300, 20_000
 FLAGS = (
     *("--header-timeout", "0.5", "--body-timeout", "1", "--write-timeout", "0.5", "--max-header-bytes", "4096"),
     *("--max-connections", "40", "--max-buffered-bytes", "300000", "--max-model-len", "8192"),
@@ -139,6 +143,50 @@ def test_a_slow_reader_slows_nobody_and_gets_everything(strict: ServerProcess) -
         received += slow.read_to_end()
     assert b"[DONE]" in received
     assert received.count(b'"finish_reason":"length"') == 1
+
+
+def test_readers_of_a_chunk_a_second_slow_nobody_and_fill_no_memory() -> None:
+    # Steps take their time whatever runs, so that only waiting for readers could make an answer take longer.
+    flags = ("--fake-step-ms", "10", "--max-num-seqs", "32", "--served-model-name", "m" * CHUNK_BYTES)
+    body = json.dumps({"prompt": "x", "max_tokens": SLOW_TOKENS, "ignore_eos": True, "stream": True}).encode()
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerProcess(*flags))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=30))
+
+        def answer_s() -> float:
+            start_s = time.monotonic()
+            answer = client.post(COMPLETIONS, json={"prompt": "y", "max_tokens": 20, "ignore_eos": True})
+            assert answer.json()["usage"]["completion_tokens"] == 20
+            return time.monotonic() - start_s
+
+        answer_s()
+        alone_s = median(answer_s() for _ in range(5))
+        before_mib = resident_mib(server.process.pid)
+        readers = [stack.enter_context(RawConnection(server, receive_buffer_bytes=4096)) for _ in range(SLOW_READERS)]
+        for reader in readers:
+            reader.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+            reader.send(body)
+        received = [len(reader.read(CHUNK_BYTES)) for reader in readers]
+        beside_s: list[float] = []
+        most_mib, next_read_s = 0.0, time.monotonic() + 1
+        # What is generated for them is all there long before they have read it.
+        while server.metric("chairlift_num_requests_running") > 0:
+            beside_s.append(answer_s())
+            most_mib = max(most_mib, resident_mib(server.process.pid))
+            if time.monotonic() > next_read_s:
+                next_read_s += 1
+                received = [
+                    have + len(reader.read(CHUNK_BYTES)) for have, reader in zip(received, readers, strict=True)
+                ]
+        unread_mib = (SLOW_READERS * SLOW_TOKENS * CHUNK_BYTES - sum(received)) / MIB
+        print(
+            f"alone {alone_s:.3f} s, beside {beside_s}; {most_mib - before_mib:.1f} MiB more, {unread_mib:.0f} unread"
+        )
+        assert len(beside_s) >= 5
+        assert median(beside_s) < 1.5 * alone_s
+        assert max(received) < SLOW_TOKENS * CHUNK_BYTES / 10
+        assert unread_mib > 100
+        assert most_mib - before_mib < 16
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/version", COMPLETIONS])

@@ -1,4 +1,4 @@
-"""No request keeps the event loop from others: the smallest answer there is, asked for while large ones come in."""
+"""No request keeps the event loop from others: the smallest answer there is, asked for while large ones come and go."""
 
 import json
 
@@ -10,7 +10,8 @@ from tests.integration.server.server_process import ServerProcess
 
 MIB = 2**20
 LONGEST_WAIT_S = 0.05
-ROUNDS = 8
+ROUNDS = 3
+"""The median of them counts: a busy machine delays some, a loop that stands still delays all."""
 BODY_BYTES = 4 * MIB - 200
 
 
@@ -19,10 +20,25 @@ def text(unit: str) -> bytes:
     return b'{"prompt":"' + encoded * (BODY_BYTES // len(encoded)) + b'"}'
 
 
+def encoded(**body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
 def listed(item: bytes, count: int, field: bytes = b"prompt") -> bytes:
     return b'{"prompt":"a","' + field + b'":[' + b",".join([item] * count) + b"]}"
 
 
+HELLO = [{"role": "user", "content": "hi"}]
+TURNS = HELLO * 10_000
+NAMES = [f"property_{n}" for n in range(400)]
+SCHEMA = {"type": "object", "properties": {name: {"type": "integer"} for name in NAMES}, "required": NAMES}
+FORM = {"type": "json_schema", "json_schema": {"name": "large", "schema": SCHEMA}}
+ARGUMENTS = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(4)}, "required": ["p0"]}
+TOOLS = [
+    {"type": "function", "function": {"name": f"tool_{n}", "description": "x" * 50, "parameters": ARGUMENTS}}
+    for n in range(340)
+]
+HEAVY = {"n": 16, "max_tokens": 100, "ignore_eos": True}
 BODIES = {
     "text": ("/v1/completions", text("abcd ")),
     "characters of three bytes": ("/v1/completions", text("漢")),
@@ -35,9 +51,24 @@ BODIES = {
     "many keys": ("/v1/completions", b'{"prompt":"a",' + b",".join(b'"k%d":1' % i for i in range(50_000)) + b"}"),
     "depth": ("/v1/completions", b'{"prompt":"a","metadata":' + b"[" * MIB + b"]" * MIB + b"}"),
     "many prompts": ("/v1/completions", json.dumps({"prompt": [[1] * 1000] * 190, "max_tokens": 1}).encode()),
-    "many messages": (
+    "many messages": ("/v1/chat/completions", encoded(messages=TURNS)),
+    "many items of /v1/responses": ("/v1/responses", encoded(input=TURNS, max_output_tokens=1)),
+    "many messages of /v1/messages": ("/v1/messages", encoded(messages=TURNS, max_tokens=1)),
+    "many texts for vectors": ("/v1/embeddings", encoded(input=[f"text {n}" for n in range(2048)])),
+    "a long text for a vector": ("/v1/embeddings", encoded(input="hello world " * (MIB // 12))),
+    "many tools": (
         "/v1/chat/completions",
-        json.dumps({"messages": [{"role": "user", "content": "hi"}] * 10_000}).encode(),
+        encoded(messages=HELLO, tools=TOOLS, tool_choice="required", max_tokens=3),
+    ),
+    "a large schema": ("/v1/chat/completions", encoded(messages=HELLO, response_format=FORM, max_tokens=3)),
+    "many choices with many log-probabilities": ("/v1/completions", encoded(prompt="x", logprobs=20, **HEAVY)),
+    "the same of a chat, streamed": (
+        "/v1/chat/completions",
+        encoded(messages=HELLO, logprobs=True, top_logprobs=20, stream=True, **HEAVY),
+    ),
+    "log-probabilities of a long prompt": (
+        "/v1/completions",
+        encoded(prompt=[1] * 1200, prompt_logprobs=20, echo=True, logprobs=20, max_tokens=1),
     ),
     "tokenizing": ("/tokenize", b'{"return_token_strs":true,"prompt":"' + b"hello world " * 20_000 + b'"}'),
     "not JSON": ("/v1/completions", b'{"prompt":"' + b"abcd " * (BODY_BYTES // 5)),
@@ -53,8 +84,10 @@ def test_a_large_request_keeps_nobody_waiting(name: str, server: ServerProcess) 
         for _ in range(ROUNDS):
             with Heartbeat.watching(server) as heartbeat:
                 assert client.post(path, content=body).status_code in (200, 400, 413)
-            worst.append(heartbeat.worst_s)
-            if worst[-1] < LONGEST_WAIT_S:
+            worst.append(heartbeat.worst_stall_s)
+            num_short = sum(wait_s < LONGEST_WAIT_S for wait_s in worst)
+            if 2 * num_short > ROUNDS:
                 return
-    # A busy machine delays some rounds; a loop that stands still delays all.
+            if 2 * (len(worst) - num_short) > ROUNDS:
+                break
     pytest.fail(f"the loop stood still for {worst} s")

@@ -105,6 +105,44 @@ def test_a_signal_drains_new_requests_are_refused_and_running_ones_end(number: s
     assert not any("Traceback" in line for line in server.log)
 
 
+def test_nothing_that_was_accepted_is_lost_when_a_loaded_server_drains() -> None:
+    flags = ("--max-num-seqs", "2", "--fake-step-ms", "4", "--shutdown-timeout", "60")
+    exact = {"ignore_eos": True, "temperature": 0}
+    bodies = [
+        {"prompt": f"request {number}", "max_tokens": 60 + number, "stream": number % 2 == 0, **exact}
+        for number in range(12)
+    ]
+    with ServerProcess(*flags) as server, ThreadPoolExecutor(len(bodies)) as pool:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            expected = [
+                client.post(COMPLETIONS, json={**body, "stream": False}).json()["choices"] for body in bodies[:2]
+            ]
+            answers = [pool.submit(client.post, COMPLETIONS, json=body) for body in bodies]
+            wait_until(lambda: server.metric("chairlift_requests_received_total") == len(bodies) + 2, within_s=10)
+            assert server.metric("chairlift_num_requests_waiting") >= 8
+            server.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(server.url + "/ready").status_code == 503, within_s=5)
+            assert not all(answer.done() for answer in answers)
+            ended = [answer.result() for answer in answers]
+        assert server.wait() == 0
+    texts: list[str] = []
+    for body, answer in zip(bodies, ended, strict=True):
+        assert answer.status_code == 200, answer.text
+        if body["stream"]:
+            *events, done = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+            assert done == "[DONE]"
+            choices = [json.loads(event)["choices"][0] for event in events]
+            assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
+            texts.append("".join(choice["text"] for choice in choices))
+        else:
+            told = answer.json()
+            assert told["usage"]["completion_tokens"] == body["max_tokens"]
+            texts.append(told["choices"][0]["text"])
+    assert len(set(texts)) == len(bodies)
+    assert texts[:2] == [choices[0]["text"] for choices in expected]
+    assert not any("Traceback" in line for line in server.log)
+
+
 def test_the_time_to_drain_is_limited_and_the_rest_learns_of_it() -> None:
     with ServerProcess("--shutdown-timeout", "0") as server:
         with open_streams(server, 4, LONG) as streams:
