@@ -1,9 +1,9 @@
 """Files and batches on a scripted engine: whose they are, how much of them there may be, and how each batch ends."""
 
 import asyncio
+import errno
 import itertools
 import json
-import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,20 +13,20 @@ from typing import Any
 import httpx
 import pytest
 
-from chairlift.config.sections import BatchSettings, ConnectionSettings, ServerSettings
+from chairlift.config.sections import BatchSettings, ConnectionSettings, LimitSettings, ServerSettings
 from chairlift.config.tenants import TenantKey, Tenants
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.errors import DrainingError
 from chairlift.server.access import Access
 from chairlift.server.app import create_app
-from chairlift.server.batches import lines, shelves
+from chairlift.server.batches import runner, shelves, store
 from chairlift.server.batches.api import Batches
-from chairlift.server.batches.lines import LOWEST_TIER, Line, LineLimits, find_lines, read_request
+from chairlift.server.batches.lines import LOWEST_TIER
 from chairlift.server.batches.objects import ENDED
-from chairlift.server.batches.results import find_done, result_line
 from chairlift.server.batches.runner import BatchRunner
 from chairlift.server.batches.store import BatchStore
+from chairlift.server.batches.upload import Form
 from chairlift.server.context import WebSections
 from tests.unit.server.stub_engine import StubEngine, letters
 
@@ -49,12 +49,13 @@ class Site:
     engine: StubEngine = field(default_factory=StubEngine)
     batch: BatchSettings = field(default_factory=BatchSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
     now_s: int = 1_000_000
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Site"]:
         settings = replace(self.batch, batch_dir=str(self.folder))
-        sections = WebSections(batches=settings, connections=self.connections)
+        sections = WebSections(batches=settings, connections=self.connections, limits=self.limits)
         app = create_app(self.engine, ServerSettings(), Access(ServerSettings(), None, TENANTS), sections)
         batches: Batches = app.state.batches
         self.store = batches.store
@@ -411,6 +412,59 @@ def test_a_batch_ends_when_there_is_no_room_for_its_results(tmp_path: Path) -> N
     run(Site(tmp_path, batch=caps), work)
 
 
+def test_a_disk_that_takes_nothing_more_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(_form: Form, _block: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def work(site: Site) -> None:
+        with monkeypatch.context() as full:
+            full.setattr(Form, "write", write)
+            answer = await post_file(site.a, b"x")
+        assert answer.status_code == 507
+        assert "No space left on device" in answer.json()["error"]["message"]
+        assert list((tmp_path / "files").iterdir()) == []
+        await upload(site.a, b"x")
+
+    run(Site(tmp_path), work)
+
+
+def test_a_batch_goes_on_when_the_disk_works_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.0)
+    faults = [OSError(errno.ENOSPC, "No space left on device")] * 2
+    append = store.append
+
+    def fail_at_first(path: Path, result: bytes) -> None:
+        if faults:
+            with path.open("ab") as file:
+                file.write(result[:10])  # what a full disk leaves
+            raise faults.pop()
+        append(path, result)
+
+    monkeypatch.setattr(store, "append", fail_at_first)
+
+    async def work(site: Site) -> None:
+        batch_id = await site.start(line(1), line(2), line(3))
+        await site.work()
+        shown = await site.show(batch_id)
+        assert shown["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert sorted(await site.results(shown["output_file_id"])) == ["line-1", "line-2", "line-3"]
+
+    run(Site(tmp_path, batch=BatchSettings(batch_concurrency=1)), work)
+
+
+def test_a_batch_takes_no_place_of_those_that_its_key_has(tmp_path: Path) -> None:
+    async def work(site: Site) -> None:
+        await site.start(line(2))
+        working = asyncio.ensure_future(site.runner.run())
+        await until(lambda: len(site.engine.submitted) == 1)
+        answer = await site.a.post(ENDPOINT, json={"prompt": "p1", "max_tokens": 2})
+        assert answer.status_code == 200
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    run(Site(tmp_path, StubEngine(script=Gate()), limits=LimitSettings(max_concurrent_requests=1)), work)
+
+
 def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
     async def work(site: Site) -> None:
         ids = [await upload(site.a, b"x" * number) for number in range(5)]
@@ -446,76 +500,3 @@ def test_only_the_newest_batches_that_ended_are_told(tmp_path: Path, monkeypatch
         assert len(list((tmp_path / "batches").iterdir())) == 2
 
     run(Site(tmp_path), work)
-
-
-LIMITS = LineLimits(max_lines=3, max_line_bytes=100_000, max_values=200_000)
-
-
-def found(tmp_path: Path, content: bytes, limits: LineLimits = LIMITS) -> list[Any]:
-    path = tmp_path / "input"
-    path.write_bytes(content)
-    return list(find_lines(path, ENDPOINT, limits))
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "number"),
-    [
-        (line(1) + b"\n" + line(2, user="x" * 100_000), "line_too_long", 2),
-        (line(1, user="x" * 300_000) + b"\n" + line(2), "line_too_long", 1),
-        (line(1, metadata=[[] for _ in range(24_000)]), "too_many_values", 1),
-        (line(1).replace(b'{"prompt"', b'["prompt"'), "invalid_json_line", 1),
-        (b'{"custom_id":"a","url":"/v1/completions","body":[]}', "invalid_json_line", 1),
-        (b'{"custom_id":"a","url":"/v1/completions","body":' + b"[" * 20_000, "invalid_json_line", 1),
-        (b'{"custom_id":"\xff","url":"/v1/completions","body":{}}', "invalid_json_line", 1),
-        (line(1, stream=True), "invalid_request", 1),
-        (line(1).replace(b"line-1", b"i" * 513), "invalid_request", 1),
-        (b"\n".join(map(line, range(4))), "too_many_lines", 4),
-        (b"\n \n", "empty_file", None),
-    ],
-)
-def test_wrong_lines_are_told_by_their_numbers(tmp_path: Path, content: bytes, code: str, number: int | None) -> None:
-    errors = found(tmp_path, content)
-    assert [(error.code, error.line) for error in errors] == [(code, number)]
-
-
-def test_lines_are_found_again_where_they_were(tmp_path: Path) -> None:
-    content = b"\r\n \n" + line(1, stream=False, priority=-3, seed=2**62) + b"\r\n" + line(2) + b"\n\n" + line(3)
-    places = found(tmp_path, content)
-    assert [place.custom_id for place in places] == ["line-1", "line-2", "line-3"]
-    bodies = [json.loads(read_request(tmp_path / "input", place)) for place in places]
-    assert bodies[0] == {"prompt": "p1", "max_tokens": 2, "priority": LOWEST_TIER, "seed": 2**62}
-    assert [body["prompt"] for body in bodies] == ["p1", "p2", "p3"]
-
-
-def test_a_line_may_be_as_long_as_a_body_and_no_longer(tmp_path: Path) -> None:
-    for ending in (b"", b"\n", b"\r\n", b"\n" + line(2)):
-        whole = line(1, user="")
-        longest = whole.replace(b'"user": ""', b'"user": "' + b"x" * (100_000 - len(whole)) + b'"')
-        assert isinstance(found(tmp_path, longest + ending)[0], Line)
-        assert found(tmp_path, longest.replace(b"xx", b"xxx", 1) + ending)[0].code == "line_too_long"
-
-
-def test_wrong_lines_are_not_told_without_end(tmp_path: Path) -> None:
-    assert len(found(tmp_path, b"no\n" * 1000)) == lines.MAX_ERRORS
-
-
-def test_a_file_is_checked_one_line_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "input"
-    path.write_bytes(b"\n".join(line(number, metadata=[[] for _ in range(20_000)]) for number in range(20)))
-    tracemalloc.start()
-    try:
-        places = find_lines(path, ENDPOINT, LineLimits(100, 2**20, 200_000))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert len(places) == 20
-    assert peak < 2**20  # what all lines ask for takes twenty times as much
-
-
-def test_the_end_of_a_result_that_a_crash_cut_off_is_taken_away(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    whole = result_line('a",\\"response":', 200, b"{}") + b"\n" + result_line("b", 200, b'{"x":1}') + b"\n"
-    path.write_bytes(whole + result_line("c", 200, b"{}")[:20])
-    assert find_done(path) == {'a",\\"response":', "b"}
-    assert path.read_bytes() == whole
-    assert find_done(tmp_path / "nothing") == set()

@@ -38,6 +38,15 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 }
 
 
+def caller_of_batch(key_number: int | None, tenant: str | None) -> Caller:
+    """Who sends the requests of a batch: its tenant, but not its key as such.
+
+    ``--batch-concurrency`` says how many run at a time; they take nothing of the ``--max-concurrent-requests`` that the
+    key has for requests that somebody waits for.
+    """
+    return Caller(None if key_number is None else -1 - key_number, tenant)
+
+
 async def call(app: FastAPI, url: str, load: Callable[[], Awaitable[bytes]], caller: Caller) -> tuple[int, bytes]:
     """Status and body of the answer to a line. Waits while the server has no room for it.
 
@@ -45,7 +54,7 @@ async def call(app: FastAPI, url: str, load: Callable[[], Awaitable[bytes]], cal
         app: the application.
         url: the endpoint.
         load: reads the request's body; called again for every try, so that none is kept while it waits.
-        caller: who is behind it.
+        caller: who is behind it; see :func:`caller_of_batch`.
 
     Raises:
         DrainingError: the server shuts down; the line is to be sent again after its next start.

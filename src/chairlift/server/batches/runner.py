@@ -19,8 +19,7 @@ from fastapi import FastAPI
 
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import DrainingError
-from chairlift.server.access import Caller
-from chairlift.server.batches.calls import call
+from chairlift.server.batches.calls import call, caller_of_batch
 from chairlift.server.batches.lines import Line, LineLimits, find_lines, read_request
 from chairlift.server.batches.objects import BatchError, BatchErrors, StoredBatch
 from chairlift.server.batches.results import find_done, result_line
@@ -110,6 +109,7 @@ class BatchRunner:
             batch.errors = BatchErrors(errors)
             return
         lines = [one for one in found if isinstance(one, Line)]
+        await self._store.settle()
         results = [self._store.results_path(batch, is_error=is_error) for is_error in (False, True)]
         completed, failed = [await asyncio.to_thread(find_done, path) for path in results]
         counts = batch.request_counts
@@ -151,7 +151,7 @@ class BatchRunner:
                 await asyncio.gather(working, return_exceptions=True)
 
     async def _run_next(self, stored: StoredBatch, lines: Iterator[Line]) -> None:
-        batch, caller = stored.batch, Caller(stored.key_number, stored.tenant)
+        batch, caller = stored.batch, caller_of_batch(stored.key_number, stored.tenant)
         shelf = self._store.shelf(stored.owner)
         content = self._store.content_path(shelf.files[batch.input_file_id].file)
         for line in lines:

@@ -10,6 +10,7 @@ Knows nothing of HTTP. Names in the folder are ids made here; what a client send
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import time
@@ -24,11 +25,20 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from chairlift.config.sections import BatchSettings
-from chairlift.errors import ConfigurationError
+from chairlift.errors import ChairliftError, ConfigurationError
 from chairlift.server.batches.objects import ENDED, Batch, FileObject, StoredBatch, StoredFile
 from chairlift.server.batches.shelves import Shelf, StorageCaps
 
+
+class DiskError(ChairliftError):
+    """The folder of ``--batch-dir`` does not take what it should keep."""
+
+    http_status = 507
+
+
 _HEX_ID = "[0-9a-f]" * 32
+
+logger = logging.getLogger(__name__)
 
 _Stored = TypeVar("_Stored", StoredFile, StoredBatch)
 _T = TypeVar("_T")
@@ -76,7 +86,12 @@ class BatchStore:
 
     @asynccontextmanager
     async def incoming(self, owner: str) -> AsyncGenerator["Incoming"]:
-        """A file that comes now; whatever is not kept by the end is gone."""
+        """A file that comes now; whatever is not kept by the end is gone.
+
+        Raises:
+            StorageFullError: there is no room for another file.
+            DiskError: the disk does not take it.
+        """
         path, shelf = self._files_dir / f"{secrets.token_hex(16)}.part", self._shelves[owner]
         content = await self._on_disk(_create, path)
         upload = Incoming(content, shelf, self.caps)
@@ -88,6 +103,9 @@ class BatchStore:
                 stored = await self._on_disk(self._keep, owner, self.new_file_id(), upload.filename, "batch", path)
                 shelf.files[stored.file.id] = stored
                 upload.file = stored.file
+        except OSError as error:
+            logger.exception("a file could not be kept")
+            raise DiskError(f"the folder of --batch-dir does not take the file: {error.strerror}") from error
         finally:
             if upload.file is None:
                 shelf.num_bytes -= upload.num_bytes
@@ -137,7 +155,7 @@ class BatchStore:
                 counts.completed += 1
 
         path = self.results_path(stored.batch, is_error=is_error)
-        writing = asyncio.ensure_future(self._on_disk(_append, path, line))
+        writing = asyncio.ensure_future(self._on_disk(append, path, line))
         self._writing.add(writing)
         writing.add_done_callback(count)
         await asyncio.shield(writing)
@@ -241,9 +259,17 @@ def _create(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
-def _append(path: Path, line: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(line + b"\n")
+def append(path: Path, line: bytes) -> None:
+    """Add a line to a file: whole or not at all, or the next one would continue it."""
+    with path.open("ab", buffering=0) as file:
+        num_bytes = file.tell()
+        unwritten = memoryview(line + b"\n")
+        try:
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
+        except OSError:
+            file.truncate(num_bytes)
+            raise
 
 
 def _unlink(*paths: Path) -> None:
