@@ -22,7 +22,7 @@ def documented(
     summary: str,
     *,
     error: type[msgspec.Struct] = ErrorBody,
-    is_streamed: bool = False,
+    events: type[msgspec.Struct] | None = None,
     query: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Route arguments that describe an endpoint which reads its body and writes its answer itself.
@@ -32,15 +32,15 @@ def documented(
         answer: in one piece.
         summary: what the endpoint does.
         error: the answer to what is refused.
-        is_streamed: whether the answer may come as server-sent events too.
+        events: what the data of each event is, if the answer may come as server-sent events too.
         query: its parameters in the address, as :func:`query_parameter` describes them.
     """
     responses: dict[int | str, Any] = {
         200: _described(answer, "The answer"),
         "default": _described(error, "An error"),
     }
-    if is_streamed:
-        responses[200]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    if events is not None:
+        responses[200]["content"]["text/event-stream"] = {"schema": _event(events, error)}
     arguments: dict[str, Any] = {"summary": summary, "response_class": Response, "responses": responses}
     extra: dict[str, Any] = {"parameters": list(query)} if query else {}
     if body is not None:
@@ -107,6 +107,14 @@ def _add_schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
 
 def _described(answer: type[msgspec.Struct], description: str) -> dict[str, Any]:
     return {"description": description, "content": _json_content(answer)}
+
+
+def _event(data: type[msgspec.Struct], error: type[msgspec.Struct]) -> dict[str, Any]:
+    """One event of a stream: its data is JSON, or says that there will be no more."""
+    written = {"anyOf": [{"$ref": _SCHEMAS + kind.__name__} for kind in (data, error)]}
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": written}
+    properties = {"event": {"type": "string"}, "data": {"anyOf": [{"const": "[DONE]"}, text]}}
+    return {"type": "object", "properties": properties, "required": ["data"]}
 
 
 def _json_content(model: type[object]) -> dict[str, Any]:

@@ -104,23 +104,24 @@ def test_what_is_shown_has_the_form_of_the_document(
         check_answer(document, "get", PATHS[path], described.get(path, headers=headers))
 
 
-@pytest.mark.parametrize(
-    ("path", "chunk", "names"),
-    [
-        (COMPLETIONS, "Completion", ["completion", "completions", "echo", "stopped"]),
-        (CHAT, "ChatChunk", ["chat", "choices", "calls"]),
-    ],
-)
-def test_chunks_have_the_form_of_the_document(
-    path: str, chunk: str, names: list[str], described: httpx.Client, document: dict[str, Any]
-) -> None:
-    for name in names:
-        answer = described.post(path, json={**BODIES[name][1], "stream": True})
+STREAMED = [name for name, (path, body) in BODIES.items() if "prompt_logprobs" not in body and path in (
+    COMPLETIONS, CHAT, "/v1/responses", "/v1/messages")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_events_have_the_form_of_the_document(name: str, described: httpx.Client, document: dict[str, Any]) -> None:
+    path, body = BODIES[name]
+    answer = described.post(path, json={**body, "stream": True})
+    if answer.status_code != 200:
         check_answer(document, "post", path, answer)
-        *events, done = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
-        assert done == "[DONE]"
-        for event in events:
-            check(document, {"$ref": f"#/components/schemas/{chunk}"}, json.loads(event))
+        return
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+    schema = content[answer.headers["content-type"].partition(";")[0]]["schema"]
+    for block in answer.text.strip().split("\n\n"):
+        event = dict(line.split(": ", 1) for line in block.splitlines())
+        check(document, schema, event)
+        if event["data"] != "[DONE]":
+            check(document, schema["properties"]["data"]["anyOf"][1]["contentSchema"], json.loads(event["data"]))
 
 
 def test_a_file_a_batch_and_the_settings_have_the_form_of_the_document(

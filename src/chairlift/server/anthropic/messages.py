@@ -93,7 +93,7 @@ _BODY_HEADERS = frozenset({"content-length", "content-type"})
         AssistantMessage,
         "Answer a conversation, in Anthropic's form",
         error=MessagesError,
-        is_streamed=True,
+        events=MessagesEvent,
     ),
 )
 @_with_errors

@@ -37,7 +37,7 @@ from chairlift.server.workers import in_worker
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", **documented(ChatBody, ChatCompletion, "Answer a conversation", is_streamed=True))
+@router.post("/v1/chat/completions", **documented(ChatBody, ChatCompletion, "Answer a conversation", events=ChatChunk))
 async def create_chat_completion(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
     body = await read_body(request, ChatBody)

@@ -37,7 +37,7 @@ from chairlift.server.workers import in_worker
 router = APIRouter()
 
 
-@router.post("/v1/completions", **documented(CompletionBody, Completion, "Continue prompts", is_streamed=True))
+@router.post("/v1/completions", **documented(CompletionBody, Completion, "Continue prompts", events=Completion))
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts, whole or as a stream."""
     context = context_of(request)

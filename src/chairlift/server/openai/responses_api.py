@@ -36,7 +36,7 @@ from chairlift.server.workers import in_worker
 router = APIRouter()
 
 
-@router.post("/v1/responses", **documented(ResponseBody, ResponseObject, "Answer an input", is_streamed=True))
+@router.post("/v1/responses", **documented(ResponseBody, ResponseObject, "Answer an input", events=ResponseEvent))
 async def create_response(request: Request) -> Response:
     """Write the next turn of a conversation, whole or as a stream."""
     body = await read_body(request, ResponseBody)
