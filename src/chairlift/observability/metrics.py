@@ -68,12 +68,7 @@ METRICS: tuple[Metric, ...] = (
         "ratio",
         "KV pages that hold a reusable prefix and are in use by nobody, as a part of all pages.",
     ),
-    Metric(
-        "chairlift_swap_space_usage_ratio",
-        "gauge",
-        "ratio",
-        "Pages of --swap-space that hold KV of preempted requests, as a part of all of them; 0 without any.",
-    ),
+    Metric("chairlift_swap_space_usage_ratio", "gauge", "ratio", "Pages of --swap-space in use, as a part of all."),
     Metric(
         "chairlift_prefix_cache_queries_tokens_total",
         "counter",
