@@ -8,7 +8,9 @@ and ``pytest tests/equivalence/engine --update-golden`` makes them all.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from chairlift.config.model_source import ModelSource
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.llm import LLM
+from chairlift.execution.torch_backend import build
+from chairlift.execution.torch_backend.cpu_kernels import CpuKernelSet, make_cpu_kernels
+from chairlift.execution.torch_backend.kernels import Kernels
+from chairlift.execution.torch_backend.models import Llama, opened, read_model
+from chairlift.execution.torch_backend.weights.checkpoint import Checkpoint
 
 NUM_TOKENS = 64
 TIE = 1e-3
@@ -81,8 +89,62 @@ class Truth:
             assert gap < TIE, f"{name}: prompt {index} differs at token {position}, gap {gap}"
 
 
+class OneModel:
+    """Weights and kernels of the first engine, for all that follow: reading them takes longer than most tests here.
+
+    Everything else of an engine (KV pages, scheduler, the recorded forward pass) is its own.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[tuple[object, ...], Llama] = {}
+        self._kernel_sets: dict[tuple[object, ...], CpuKernelSet] = {}
+        self._checkpoints: dict[ModelSource, Checkpoint] = {}
+        self._ends = ExitStack()
+
+    @contextmanager
+    def opened(self, source: ModelSource) -> Generator[Checkpoint]:
+        if source not in self._checkpoints:
+            self._checkpoints[source] = self._ends.enter_context(opened(source))
+        yield self._checkpoints[source]
+
+    def make_cpu_kernels(self, dtype: torch.dtype, num_threads: int, head_size: int) -> CpuKernelSet:
+        key = (dtype, num_threads, head_size)
+        if key not in self._kernel_sets:
+            self._kernel_sets[key] = made = make_cpu_kernels(dtype, num_threads, head_size)
+            self._ends.callback(made.close)
+        return replace(self._kernel_sets[key], close=lambda: None)
+
+    def read_model(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        kernels: Kernels,
+        max_model_len: int | None = None,
+        *,
+        quantization: str = "none",
+    ) -> Llama:
+        key = (id(checkpoint), dtype, id(kernels), max_model_len, quantization)
+        if key not in self.models:
+            self.models[key] = read_model(checkpoint, dtype, kernels, max_model_len, quantization=quantization)
+        return self.models[key]
+
+    def close(self) -> None:
+        self._ends.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_model() -> Iterator[OneModel]:
+    one = OneModel()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("opened", "make_cpu_kernels", "read_model"):
+            patch.setattr(build, name, getattr(one, name))
+        yield one
+    assert len(one.models) <= 1
+    one.close()
+
+
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
+def llm(one_model: OneModel) -> Iterator[LLM]:
     with LLM(**EXACT, max_num_seqs=20, max_model_len=1024, kv_cache_memory="300MB") as llm:
         yield llm
 
