@@ -4,7 +4,8 @@
 
 First the capacity is measured with as many clients as there are slots, then requests come at a multiple of it,
 whatever becomes of them. With the toy model the processors are what there is too little of, and the client takes its
-part of them; ``--executor torch`` serves the embedded model, whose steps are what takes the time.
+part of them; with ``--step-ms`` or ``--executor torch``, which serves the embedded model, it is the steps that take the
+time, as where a model is served.
 """
 
 import argparse
@@ -23,12 +24,7 @@ from benchmarks.reliability.watch import Memory, Shares, faults, server_pids, un
 
 SLOTS = 16
 OUTPUT_TOKENS = 200
-SETTINGS = {
-    "max_num_seqs": SLOTS,
-    "max_model_len": 2048,
-    "max_num_queued_reqs": 2 * SLOTS,
-    "log_level": "warning",
-}
+SETTINGS = {"max_model_len": 2048, "log_level": "warning"}
 MAX_GROWTH_MIB = 32.0
 LEAST_GOODPUT = 0.9
 CAPACITY_S = {"fake": 20.0, "torch": 60.0}
@@ -40,7 +36,7 @@ def body(number: int) -> dict[str, object]:
     return {"prompt": f"request {number}", "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
 
 
-async def capacity(url: str, seconds: float) -> float:
+async def capacity(url: str, num_slots: int, seconds: float) -> float:
     """Requests per second that end while every slot has one."""
     num_done = 0
     end_s = time.monotonic() + seconds
@@ -51,14 +47,16 @@ async def capacity(url: str, seconds: float) -> float:
             outcome = await request(url, body(number))
             num_done += outcome.end == "done" and time.monotonic() < end_s
 
-    await asyncio.gather(*map(client, range(SLOTS)))
+    await asyncio.gather(*map(client, range(num_slots)))
     return num_done / seconds
 
 
-async def run(server: ServerProcess, factor: float, seconds: float, capacity_s: float) -> dict[str, object]:
+async def run(
+    server: ServerProcess, num_slots: int, factor: float, seconds: float, capacity_s: float
+) -> dict[str, object]:
     """Measure the capacity for some seconds, then send a multiple of it."""
     shares = Shares(server.pid)
-    peak_per_s = await capacity(server.url, min(capacity_s, seconds))
+    peak_per_s = await capacity(server.url, num_slots, min(capacity_s, seconds))
     cores_at_peak = shares.cores
     outcomes: list[Outcome] = []
     num_in_time = 0
@@ -117,12 +115,17 @@ def main() -> int:
     parser.add_argument("--factor", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--executor", choices=sorted(CAPACITY_S), default="fake")
+    parser.add_argument("--step-ms", type=float, default=0.0, help="what a step of the toy model takes at least")
+    parser.add_argument("--slots", type=int, default=SLOTS)
     given = parser.parse_args()
     allow_open_files(4096)
-    with Server({"executor": given.executor, **SETTINGS}) as server:
+    own = {"executor": given.executor, "max_num_seqs": given.slots, "max_num_queued_reqs": 2 * given.slots}
+    if given.step_ms:
+        own["fake_step_ms"] = given.step_ms
+    with Server({**SETTINGS, **own}) as server:
         # The client shares the machine with the server, so it had better be cheap.
-        result = uvloop.run(run(server, given.factor, given.seconds, CAPACITY_S[given.executor]))
-    print(json.dumps({"executor": given.executor, **result}))
+        result = uvloop.run(run(server, given.slots, given.factor, given.seconds, CAPACITY_S[given.executor]))
+    print(json.dumps({**own, **result}))
     return 0 if result["is_ok"] else 1
 
 

@@ -17,6 +17,7 @@ from chairlift.execution.fake.model import FittingToken, NextToken, allowed_toke
 from chairlift.execution.fake.ratings import choose, rate
 
 _UNWRITTEN = -1
+_NS_PER_S = 1e9
 
 
 class _Handle(NamedTuple):
@@ -99,7 +100,7 @@ class FakeExecutor:
         swap_duration_ns = self._swap_duration_ns(plan, start_ns)
         outcome = self._run(plan)
         if self._pace_s:
-            time.sleep(self._pace_s)
+            time.sleep(max(0.0, self._pace_s - (time.perf_counter_ns() - start_ns) / _NS_PER_S))
         duration_ns = self._step_duration_ns
         if duration_ns is None:
             duration_ns = time.perf_counter_ns() - start_ns
@@ -110,8 +111,8 @@ class FakeExecutor:
             logprobs=outcome.logprobs,
             swap_duration_ns=swap_duration_ns,
             failed_rows=tuple(row for row, token_id in enumerate(outcome.tokens) if token_id is None),
-            prompt_logprobs=outcome.prompt_logprobs,
             failures={} if self._grammars is None or None not in outcome.tokens else self._grammars.failures(),
+            prompt_logprobs=outcome.prompt_logprobs,
             embeddings=outcome.embeddings,
         )
 
