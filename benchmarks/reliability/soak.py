@@ -39,7 +39,7 @@ CHANGES = (
     {"scheduling_policy": "shortest"},
     {"scheduling_policy": "deadline"},
     {"scheduling_policy": "lpm"},
-    {"scheduling_policy": "preemptive", "quantum_tokens": 16},
+    {"scheduling_policy": "preemptive", "quantum_tokens": 16, "preemption_mode": "swap"},
     {"scheduling_policy": "fcfs", "tenant_order": "fair"},
     {"preemption_mode": "swap", "max_num_seqs": 4},
     {"preemption_mode": "tail", "max_num_seqs": 16},
@@ -171,6 +171,7 @@ async def run(server: ServerProcess, seconds: float, seed: int) -> dict[str, obj
             for name, value in found.items()
             if name.startswith("requests_finished_total{") and value
         },
+        "swapped_pages": sum(value for name, value in found.items() if name.startswith("swapped_pages_total{")),
         "memory_growth_mib": memory.growth_mib,
         "faults": faults(found),
         "wrong": dict(collections.Counter(wrong)),
