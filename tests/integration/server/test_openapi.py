@@ -141,12 +141,25 @@ def test_a_file_a_batch_and_the_settings_have_the_form_of_the_document(
     check_answer(document, "post", "/v1/batches/{batch_id}/cancel", described.post(f"{path}/cancel"))
     for listed in ("/v1/files", "/v1/batches"):
         check_answer(document, "get", listed, described.get(listed))
+    content = described.get(f"/v1/files/{name}/content")
+    assert content.text == line
+    check_answer(document, "get", "/v1/files/{file_id}/content", content)
     check_answer(document, "delete", "/v1/files/{file_id}", described.delete(f"/v1/files/{name}"))
     change = described.patch("/admin/scheduler", json={"max_num_seqs": 8}, headers=ADMIN)
     assert change.status_code == 200
     check_answer(document, "patch", "/admin/scheduler", change)
     reset = described.post("/reset_prefix_cache", headers=ADMIN)
     check_answer(document, "post", "/reset_prefix_cache", reset)
+
+
+def test_parameters_and_forms_are_described(document: dict[str, Any]) -> None:
+    def names(path: str) -> list[str]:
+        return [parameter["name"] for parameter in document["paths"][path]["get"].get("parameters", ())]
+
+    assert names("/v1/files") == names("/v1/batches") == ["limit", "after"]
+    assert names("/v1/requests") == ["limit"]
+    upload = document["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+    assert set(upload["multipart/form-data"]["schema"]["properties"]) == {"file", "purpose"}
 
 
 def test_nothing_is_described_that_is_never_answered(document: dict[str, Any]) -> None:

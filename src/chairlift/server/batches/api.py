@@ -33,7 +33,7 @@ from chairlift.server.context import caller_of
 from chairlift.server.errors import shorten
 from chairlift.server.openai.requests import Body
 from chairlift.server.openai.responses import encode
-from chairlift.server.openapi import documented
+from chairlift.server.openapi import documented, query_parameter
 
 router = APIRouter()
 
@@ -71,7 +71,26 @@ class Batches:
         self.max_file_bytes = max_file_bytes
 
 
-@router.post("/v1/files", **documented(None, FileObject, "Upload a file with the requests of a batch"))
+_FORM = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+        "purpose": {"const": "batch"},
+    },
+    "required": ["file", "purpose"],
+}
+_UPLOAD: dict[str, Any] = {
+    **documented(None, FileObject, "Upload a file with the requests of a batch"),
+    "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}},
+}
+_CONTENT = {"description": "The file", "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+_PAGE = (
+    query_parameter("limit", "How many at most.", type="integer", minimum=1, maximum=_MAX_LISTED),
+    query_parameter("after", "The id before them.", type="string"),
+)
+
+
+@router.post("/v1/files", **_UPLOAD)
 async def create_file(request: Request) -> Response:
     """Keep a file: multipart form data with ``file`` and ``purpose``."""
     batches = _batches(request)
@@ -93,7 +112,7 @@ async def create_file(request: Request) -> Response:
     return _json(upload.file)
 
 
-@router.get("/v1/files", **documented(None, FileList, "List files"))
+@router.get("/v1/files", **documented(None, FileList, "List files", query=_PAGE))
 async def list_files(request: Request) -> Response:
     """The caller's files, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
     shown, has_more = _page(request, [stored.file for stored in _shelf(request).files.values()])
@@ -106,7 +125,9 @@ async def show_file(request: Request, file_id: str) -> Response:
     return _json(_file(request, file_id).file)
 
 
-@router.get("/v1/files/{file_id}/content", response_class=Response, summary="Download a file")
+@router.get(
+    "/v1/files/{file_id}/content", response_class=Response, responses={200: _CONTENT}, summary="Download a file"
+)
 async def show_content(request: Request, file_id: str) -> Response:
     """What is in a file."""
     stored = _file(request, file_id)
@@ -155,7 +176,7 @@ async def create_batch(request: Request) -> Response:
     return _json(batch)
 
 
-@router.get("/v1/batches", **documented(None, BatchList, "List batches"))
+@router.get("/v1/batches", **documented(None, BatchList, "List batches", query=_PAGE))
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
     shelf = _shelf(request)
