@@ -38,6 +38,8 @@ _OTHER_FILES = 256
 _SWITCH_INTERVAL_S = 0.001
 _ACCEPTS_PER_TURN = 16
 """How many new connections one turn of the event loop takes, at most."""
+_FILES_PER_ACCEPT = 32
+"""Files that the process may open, for each of them."""
 _LAST_WORDS_S = 5
 """Seconds that answers get to leave the socket once the engine has stopped."""
 
@@ -104,9 +106,15 @@ def accepting_sockets(listener: socket.socket) -> list[socket.socket]:
     milliseconds, so a single descriptor would take a few hundred connections per second, however idle the processor,
     and let the others wait in the kernel's queue until it is full. (asyncio's own loops take as many as there are.)
     """
-    if sys.platform == "win32":
+    try:
+        import resource
+    except ImportError:  # Windows, whose loops are asyncio's
         return [listener]
-    return [listener, *(listener.dup() for _ in range(_ACCEPTS_PER_TURN - 1))]
+    max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_bounded = max_open_files != resource.RLIM_INFINITY
+    # Who may open few files needs them for connections.
+    count = min(_ACCEPTS_PER_TURN, max(1, max_open_files // _FILES_PER_ACCEPT)) if is_bounded else _ACCEPTS_PER_TURN
+    return [listener, *(listener.dup() for _ in range(count - 1))]
 
 
 def allow_open_files(max_connections: int) -> None:
@@ -261,7 +269,11 @@ class _Service:
 
 
 def _share_log_handlers(level: str) -> None:
-    """Write uvicorn's warnings where Chairlift's lines go; what it says at start and end is for debugging."""
+    """Write uvicorn's warnings where Chairlift's lines go; what it says at start and end is for debugging.
+
+    What is wrong with a form is told to whoever sent it, and is no matter for the log.
+    """
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     uvicorn_logger = logging.getLogger("uvicorn")
     uvicorn_logger.handlers = list(logging.getLogger("chairlift").handlers)
     uvicorn_logger.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)

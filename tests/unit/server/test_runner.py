@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 
+import pytest
 import uvloop
 
 from chairlift.server.runner import accepting_sockets, bind
@@ -38,3 +40,10 @@ async def _turns_until_taken(listener: socket.socket) -> int:
 def test_a_turn_of_the_event_loop_takes_many_connections() -> None:
     with bind("127.0.0.1", 0) as listener:
         assert uvloop.run(_turns_until_taken(listener)) <= _FEW_TURNS
+
+
+def test_who_may_open_few_files_keeps_them_for_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (70, 70))
+    with bind("127.0.0.1", 0) as listener, contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(sock) for sock in accepting_sockets(listener)]
+        assert len(sockets) == 2
