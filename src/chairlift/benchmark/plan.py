@@ -75,6 +75,19 @@ class LoadPlan:
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) and self.limits.duration_s is None else None
 
+    def describe(self) -> str:
+        """How much a run sends, and when, in one line."""
+        kind = "requests" if self.conversations is None else "conversations"
+        much = kind if self.num_requests is None else f"{self.num_requests} {kind}"
+        if self.limits.duration_s is not None:
+            much += f" for {self.limits.duration_s:g} s"
+        paces = [_pace(stream) for stream in self.workload.streams]
+        if len(paces) > 1:
+            paces = [f"{stream.name}: {pace}" for stream, pace in zip(self.workload.streams, paces, strict=True)]
+        if self.limits.max_concurrency is not None:
+            paces.append(f"{self.limits.max_concurrency} on their way at most")
+        return ", ".join((much, *paces))
+
     def load(self, dialect: Dialect, *, run: int, keyed: frozenset[str] = frozenset()) -> Load:
         """Return the load of a run: the same lengths and arrivals each time, and random content of its own.
 
@@ -98,6 +111,16 @@ class LoadPlan:
             turns = make_conversations(shape.count, shape.num_turns, shape.num_turn_tokens, dialect.scale, rng)
             return GivenPrompts(turns)
         return MadePrompts(vocab_size=dialect.vocab_size, scale=dialect.scale, prefixes=self.prefixes, salt=salt)
+
+
+def _pace(stream: Stream) -> str:
+    if stream.concurrency is not None and stream.concurrency != stream.num_requests:
+        return f"{stream.concurrency} at a time"
+    if stream.ramp:
+        return f"{stream.ramp[0].rate_per_s:g} to {stream.ramp[-1].rate_per_s:g} per second"
+    if stream.rate_per_s is not None:
+        return f"{stream.rate_per_s:g} per second"
+    return "when the trace says" if stream.trace is not None and stream.concurrency is None else "all at once"
 
 
 def _at_once(stream: Stream, count: int) -> Stream:

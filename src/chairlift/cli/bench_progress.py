@@ -16,16 +16,25 @@ _PERIOD_NS = 500_000_000
 
 
 class ProgressBar:
-    """A bar for each run, on standard error; nothing where that is no terminal.
+    """A line before the first run and a bar for each, on standard error; the line alone where that is no terminal.
 
     Args:
         console: where to draw.
         clock: the benchmark's clock.
         num_requests: requests of a run; unknown if absent.
-        is_shown: whether to draw at all.
+        start_line: what to print when the first run begins.
+        is_shown: whether to draw bars at all.
     """
 
-    def __init__(self, console: Console, clock: Clock, num_requests: int | None, *, is_shown: bool = True) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Clock,
+        num_requests: int | None,
+        *,
+        start_line: str | None = None,
+        is_shown: bool = True,
+    ) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -35,8 +44,10 @@ class ProgressBar:
         )
         is_shown = is_shown and console.is_terminal
         self._progress = Progress(*columns, console=console, auto_refresh=False, disable=not is_shown)
+        self._console = console
         self._clock = clock
         self._num_requests = num_requests
+        self._start_line = start_line
 
     def __enter__(self) -> "ProgressBar":
         self._progress.start()
@@ -50,6 +61,9 @@ class ProgressBar:
 
     def watch(self, number: int) -> "RunWatch":
         """Begin with a run, and return what is to be told about it."""
+        if self._start_line is not None:
+            self._console.print(self._start_line, markup=False, highlight=False, soft_wrap=True)
+            self._start_line = None
         task = self._progress.add_task(f"run {number}", total=self._num_requests, said="")
         self._progress.refresh()
         return RunWatch(self._progress, task, self._clock)

@@ -107,9 +107,11 @@ def serve(**flags: Any) -> int:
     check_writable(flags)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     console, clock = Console(stderr=True), SystemClock()
-    with ProgressBar(console, clock, plan.num_requests, is_shown=flags["progress"]) as bar:
+    rounds = Rounds(num_runs=flags["num_runs"], num_warmups=flags["num_warmups"])
+    runs_said = "" if rounds.num_runs == 1 else f", {rounds.num_runs} times"
+    line = f"Sending {plan.describe()}, to {target.base_url}{runs_said}"
+    with ProgressBar(console, clock, plan.num_requests, start_line=line, is_shown=flags["progress"]) as bar:
         session = Session(target, plan, clock, watch=bar.watch)
-        rounds = Rounds(num_runs=flags["num_runs"], num_warmups=flags["num_warmups"])
         dialect, finished = _run(session, rounds)
     runs = [summarize(run, plan.workload.streams, percents) for run in finished]
     result = _result(flags, dialect, runs, started_at)

@@ -52,6 +52,9 @@ def test_chats_of_several_turns_and_runs_and_a_rate(server: ServerProcess) -> No
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["target"]["endpoint"] == "/v1/chat/completions"
+    said = f"Sending 4 conversations, 50 per second, to {server.url}, 2 times"
+    assert done.stderr.splitlines()[0] == said
+    assert done.stderr.count(said) == 1
     assert [run["num_ok"] for run in result["runs"]] == [12, 12]
 
 

@@ -117,8 +117,11 @@ def test_the_bar_counts_what_is_on_its_way_and_what_failed() -> None:
     assert "2 on their way, 1 failed" in text.getvalue()
 
 
-def test_where_there_is_no_terminal_there_is_no_bar() -> None:
+def test_where_there_is_no_terminal_there_is_one_line_and_no_bar() -> None:
+    line = "Sending 3 requests, 2 per second, to http://[::1]:8000/" + "x" * 100
     text = io.StringIO()
-    with ProgressBar(Console(file=text), TickingClock(), 3) as bar:
+    with ProgressBar(Console(file=text), TickingClock(), 3, start_line=line) as bar:
+        assert text.getvalue() == ""
         bar.watch(1).sent(CallRecord(number=0, stream=0, tier=0, tenant="", due_ns=0))
-    assert text.getvalue() == ""
+        bar.watch(2)
+    assert text.getvalue() == f"{line}\n"

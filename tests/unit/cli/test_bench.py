@@ -65,6 +65,22 @@ def test_burstiness_is_the_shape_of_the_gamma_distribution() -> None:
     assert made.limits.max_concurrency == 3
 
 
+def test_the_plan_says_how_much_is_sent_and_when(trace: Path) -> None:
+    ramp_up = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "4")
+    streams = ("--trace", f"{trace},name=a,concurrency=2", "--trace", f"{trace},name=b,rate=5")
+    for arguments, said in (
+        (("--num-prompts", "20"), "20 requests, all at once"),
+        (("--num-prompts", "20", "--max-concurrency", "7"), "20 requests, 7 at a time"),
+        (("--request-rate", "2.5", "--max-concurrency", "3"), "100 requests, 2.5 per second, 3 on their way at most"),
+        (("--request-rate", "2", "--duration", "30"), "requests for 30 s, 2 per second"),
+        ((*ramp_up, "--num-prompts", "50"), "50 requests, 1 to 4 per second"),
+        (("--dataset-name", "conversations", "--num-prompts", "3"), "3 conversations, all at once"),
+        (("--trace", str(trace), "--num-prompts", "5"), "5 requests, when the trace says"),
+        ((*streams, "--num-prompts", "5"), "10 requests, a: 2 at a time, b: 5 per second"),
+    ):
+        assert plan(*arguments).describe() == said
+
+
 def test_ramps() -> None:
     (stream,) = plan(
         "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "4", "--num-prompts", "50"
