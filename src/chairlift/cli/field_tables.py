@@ -16,6 +16,17 @@ COMPUTING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/me
 UNDOCUMENTED = ("/ping", "/docs", "/openapi.json")
 """Endpoints that the OpenAPI document does not describe: another name of /health, and the document itself."""
 
+SWITCHED_ON: Mapping[str, str] = {
+    "/v1/files": "--batch-dir",
+    "/v1/batches": "--batch-dir",
+    "GET /v1/requests": "--admin-api-key",
+    "/admin/": "--admin-api-key",
+    "/reset_prefix_cache": "--admin-api-key",
+}
+"""Endpoints that are answered 404 without a setting, by how they begin (``GET``: that one alone), and its flag."""
+
+_NO_HEAD = "needs a classification head; not supported"
+
 NOT_SERVED: Mapping[str, str] = {
     "/v1/audio/speech": "text only",
     "/v1/audio/transcriptions": "text only",
@@ -23,14 +34,14 @@ NOT_SERVED: Mapping[str, str] = {
     "/v1/completions/render": "`/tokenize` shows the ids of a prompt",
     "/v1/images/generations": "text only",
     "/v1/load_lora_adapter": "no adapters yet",
-    "/v1/moderations": "not a model that generates",
-    "/v1/rerank": "not a model that generates",
-    "/v1/score": "not a model that generates",
+    "/v1/moderations": _NO_HEAD,
+    "/v1/rerank": _NO_HEAD,
+    "/v1/score": _NO_HEAD,
     "/v1/unload_lora_adapter": "no adapters yet",
-    "/classify": "not a model that generates",
+    "/classify": _NO_HEAD,
     "/inference/v1/generate": "`/v1/completions` takes and returns token ids",
     "/is_sleeping": "no sleep mode",
-    "/pooling": "not a model that generates",
+    "/pooling": "`/v1/embeddings` is there for vectors of texts",
     "/sleep": "no sleep mode",
     "/wake_up": "no sleep mode",
 }
@@ -40,15 +51,17 @@ _INTRO = (
     "What of OpenAI's, Anthropic's and vLLM's APIs is served. A field is *yes* (it does what it does there), *ignored* "
     "(accepted without effect, and named in the answer's header `X-Chairlift-Ignored-Fields`) or *refused* (answered "
     "400 unless it is `null` or has a value that asks for nothing). Every other name is refused with the nearest one "
-    "that exists, so a misspelt field is never lost. What the fields mean: [HTTP](http.md) and "
-    "[answers in detail](../api.md)."
+    "that exists, so a misspelt field is never lost. An endpoint that is there *with* a setting is answered 404 "
+    "without it. What the fields mean: [HTTP](http.md) and [answers in detail](../api.md)."
 )
 
 
 def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[str]]]:
     """The page's paragraphs, and its tables as rows of cells, the first row being the head."""
     served = [
-        (f"`{method.upper()} {path}`", "yes") for path, methods in document["paths"].items() for method in methods
+        (f"`{method.upper()} {path}`", _served(method.upper(), path))
+        for path, methods in document["paths"].items()
+        for method in methods
     ]
     served += [(f"`GET {path}`", "yes") for path in UNDOCUMENTED]
     missing = [(f"`{path}`", f"no: {why}") for path, why in NOT_SERVED.items() if path not in document["paths"]]
@@ -60,6 +73,13 @@ def coverage_parts(document: Mapping[str, Any]) -> list[str | Sequence[Sequence[
         "## Fields",
         [("Field", *(f"`{path}`" for path in COMPUTING), "Note"), *_field_rows(document)],
     ]
+
+
+def _served(method: str, path: str) -> str:
+    for begin, flag in SWITCHED_ON.items():
+        if f"{method} {path}" == begin or path.startswith(begin):
+            return f"with `{flag}`"
+    return "yes"
 
 
 def _field_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -28,7 +28,10 @@ def configuration_page() -> str:
     intro = (
         "Every setting can be given as a flag of `chairlift serve`, as a keyword argument of `chairlift.LLM` (the name "
         "with underscores), or as an environment variable. A flag or argument wins over a variable, and a variable "
-        "over the default; an unknown name is refused. Flags of other engines that mean the same are accepted."
+        "over the default; an unknown name is refused. Names that flags have in other engines are accepted too, and do "
+        "what is said here, which is not always the same: `--gpu-memory-utilization` of vLLM and "
+        "`--mem-fraction-static` of SGLang are parts of the device's whole memory, weights included, and SGLang's "
+        "`--chunked-prefill-size` counts the tokens of prompts alone."
     )
     parts = ["# Configuration", _NOTE, intro]
     for field in fields(Settings):

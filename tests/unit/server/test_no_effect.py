@@ -1,6 +1,7 @@
 """What has no effect is named in the answer, and the coverage page says of every field what the server does with it."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,6 +121,22 @@ def test_the_coverage_page_has_what_asks_for_nothing_and_what_has_no_effect() ->
 def test_what_the_document_does_not_describe_is_served(path: str) -> None:
     assert request("GET", path).status_code == 200
     assert path not in create_app(StubEngine(), ServerSettings()).openapi()["paths"]
+
+
+def test_the_coverage_page_names_the_flag_of_every_endpoint_that_is_not_there_without_it() -> None:
+    document = create_app(StubEngine(), ServerSettings()).openapi()
+    endpoints = coverage_parts(document)[3]
+    assert not isinstance(endpoints, str)
+    wrong: list[str] = []
+    for endpoint, served in endpoints[1:]:
+        method, _, path = endpoint.strip("`").partition(" ")
+        if not path:
+            continue
+        answer = request(method, path.replace("{", "").replace("}", ""))
+        named = re.findall(r"--[a-z-]+", answer.text) if answer.status_code == 404 else []
+        if served != (f"with `{named[0]}`" if named else "yes"):
+            wrong.append(f"{endpoint}: {served}, but {answer.status_code} {answer.text[:200]}")
+    assert wrong == []
 
 
 class NotingTokenizer(ByteTokenizer):
