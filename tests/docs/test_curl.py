@@ -1,8 +1,12 @@
-"""Every ``curl`` line of the documentation is answered, as it stands there, by a server of the toy model."""
+"""Every ``curl`` line of the documentation, and its batch with OpenAI's client, work as they stand there.
+
+The server has the toy model.
+"""
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +22,8 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is n
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess(env=KEYS) as process:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess("--batch-dir", str(tmp_path_factory.mktemp("batches")), env=KEYS) as process:
         yield process
 
 
@@ -36,6 +40,17 @@ def test_a_curl_line_works_as_it_is_written(block: Block, server: ServerProcess)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("{")
+
+
+def test_the_batch_works_as_it_is_written(server: ServerProcess) -> None:
+    (block,) = (block for block in blocks() if "client.batches.create" in block.body)
+    assert DOCUMENTED_URL in block.body
+    script = block.body.replace(DOCUMENTED_URL, server.url)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("completed BatchRequestCounts(completed=2, failed=0, total=2")
+    assert sorted(line[:3] for line in said if line.startswith("a-")) == ["a-0", "a-1"]
 
 
 def test_the_line_that_a_server_prints_works(server: ServerProcess) -> None:
