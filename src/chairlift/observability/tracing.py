@@ -34,7 +34,8 @@ class RequestTracer:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
             raise ConfigurationError(
-                "--otlp-traces-endpoint needs OpenTelemetry, which is not installed: pip install 'chairlift[otel]'"
+                "--otlp-traces-endpoint needs OpenTelemetry, which is not installed: pip install '.[otel]' where "
+                "Chairlift's repository is"
             ) from error
         self._model = model
         self._wall_offset_ns = wall_offset_ns
