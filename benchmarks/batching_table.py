@@ -50,8 +50,7 @@ def main() -> None:
         for slots in options.slots:
             pair = [measure(workload, slots, mode, options.num_requests, options.our_settings) for mode in MODES]
             reports.extend(pair)
-            numbers = f"{pair[0]['dtype']}, weights {pair[0]['quantization']}: {pair[0]['description']}"
-            table.title = f"Output tokens per second, {options.num_requests} requests, {numbers}"
+            table.title = f"Output tokens per second, {options.num_requests} requests; {pair[0]['description']}"
             new, old = (report["output_tokens_per_s"] for report in pair)
             used = [f"{report['slot_utilization']:.0%}" for report in pair]
             table.add_row(workload, str(slots), f"{new:.0f}", f"{old:.0f}", f"{new / old:.1f}", *used)
