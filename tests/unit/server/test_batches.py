@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from chairlift.config.sections import BatchSettings, ConnectionSettings, LimitSettings, ServerSettings
+from chairlift.config.sections import BatchSettings, ConnectionSettings, LimitSettings, ServerSettings, TenancySettings
 from chairlift.config.tenants import TenantKey, Tenants
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.outputs import ChoiceDelta
@@ -32,6 +32,7 @@ from tests.unit.server.stub_engine import StubEngine, letters
 
 ENDPOINT = "/v1/completions"
 TENANTS = Tenants(keys=(TenantKey("a", "sk-a"), TenantKey("b", "sk-b")))
+EXPIRED = {"code": "batch_expired", "message": "the completion window ended before this request was answered"}
 TOO_OFTEN = 10_000
 """Turns of the event loop after which a condition counts as never coming."""
 
@@ -50,26 +51,28 @@ class Site:
     batch: BatchSettings = field(default_factory=BatchSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    tenancy: TenancySettings | None = None
+    tenants: Tenants = TENANTS
+    headers: tuple[dict[str, str], dict[str, str]] = (
+        {"Authorization": "Bearer sk-a"},
+        {"Authorization": "Bearer sk-b"},
+    )
     now_s: int = 1_000_000
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Site"]:
         settings = replace(self.batch, batch_dir=str(self.folder))
         sections = WebSections(batches=settings, connections=self.connections, limits=self.limits)
-        app = create_app(self.engine, ServerSettings(), Access(ServerSettings(), None, TENANTS), sections)
+        app = create_app(self.engine, ServerSettings(), Access(ServerSettings(), self.tenancy, self.tenants), sections)
         batches: Batches = app.state.batches
         self.store = batches.store
         self.runner = batches.runner = BatchRunner(app, batches.store, settings, clock=lambda: self.now_s)
         transport = httpx.ASGITransport(app)
+        of_a, of_b = self.headers
         async with (
-            httpx.AsyncClient(
-                transport=transport, base_url="http://localhost", headers={"Authorization": "Bearer sk-a"}
-            ) as a,
-            httpx.AsyncClient(
-                transport=transport, base_url="http://localhost", headers={"Authorization": "Bearer sk-b"}
-            ) as b,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=of_a) as self.a,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=of_b) as self.b,
         ):
-            self.a, self.b = a, b
             yield self
 
     async def start(self, *content: bytes, window: str = "24h") -> str:
@@ -88,11 +91,11 @@ class Site:
     async def show(self, batch_id: str) -> dict[str, Any]:
         return (await self.a.get(f"/v1/batches/{batch_id}")).json()
 
-    async def results(self, file_id: str | None) -> dict[str, Any]:
+    async def results(self, file_id: str | None, part: str = "response") -> dict[str, Any]:
         if file_id is None:
             return {}
         content = (await self.a.get(f"/v1/files/{file_id}/content")).text
-        return {found["custom_id"]: found["response"] for found in map(json.loads, content.splitlines())}
+        return {found["custom_id"]: found[part] for found in map(json.loads, content.splitlines())}
 
 
 async def post_file(client: httpx.AsyncClient, content: bytes, purpose: str = "batch") -> httpx.Response:
@@ -203,8 +206,9 @@ def test_what_is_not_done_within_the_window_expires(tmp_path: Path) -> None:
         await until(lambda: stored.batch.status in ENDED)
         shown = await site.show(batch_id)
         assert (shown["status"], shown["expired_at"]) == ("expired", shown["created_at"] + 2 * 3600)
+        assert shown["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
         assert list(await site.results(shown["output_file_id"])) == ["line-1"]
-        assert shown["error_file_id"] is None
+        assert await site.results(shown["error_file_id"], "error") == {"line-2": EXPIRED}
         late = await site.start(line(3), window="1h")
         site.now_s += 3600
         site.runner.notice()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from chairlift.server.batches import lines
+from chairlift.server.batches.disk import append
 from chairlift.server.batches.lines import LOWEST_TIER, Line, LineLimits, find_lines, read_request
 from chairlift.server.batches.results import find_done, result_line
-from chairlift.server.batches.store import append
 from tests.unit.server.test_batches import ENDPOINT, line
 
 LIMITS = LineLimits(max_lines=3, max_line_bytes=100_000, max_values=200_000)

@@ -1,6 +1,6 @@
 """/v1/files and /v1/batches. Knows nothing of how batches are worked on.
 
-A file or batch is its sender's: everybody else gets the same 404 as for one that does not exist.
+A file or batch is its sender's tenant's: everybody else gets the same 404 as for one that does not exist.
 """
 
 import secrets
@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from chairlift.errors import InvalidRequestError, UnknownRequestError
-from chairlift.server.access import Caller
+from chairlift.server.batches.download import download
 from chairlift.server.batches.objects import (
     ENDED,
     Batch,
@@ -29,7 +29,7 @@ from chairlift.server.batches.shelves import Shelf
 from chairlift.server.batches.store import BatchStore, now_s
 from chairlift.server.batches.upload import FORM_BYTES, Form, file_too_large, receive
 from chairlift.server.body import read_body
-from chairlift.server.context import caller_of
+from chairlift.server.context import caller_of, context_of
 from chairlift.server.errors import shorten
 from chairlift.server.openai.requests import Body
 from chairlift.server.openai.responses import encode
@@ -88,13 +88,17 @@ _PAGE = (
     query_parameter("limit", "How many at most.", type="integer", minimum=1, maximum=_MAX_LISTED),
     query_parameter("after", "The id before them.", type="string"),
 )
+_CHOICE = (
+    query_parameter("purpose", "Only files with this purpose.", type="string"),
+    query_parameter("order", "asc for the oldest first.", type="string", enum=["asc", "desc"], default="desc"),
+)
 
 
 @router.post("/v1/files", **_UPLOAD)
 async def create_file(request: Request) -> Response:
     """Keep a file: multipart form data with ``file`` and ``purpose``."""
     batches = _batches(request)
-    owner = _owner(caller_of(request))
+    owner = _owner(_tenant(request))
     shelf, caps, most = batches.store.shelf(owner), batches.store.caps, batches.max_file_bytes
     caps.check_files(shelf)
     announced = request.headers.get("content-length", "")
@@ -112,10 +116,14 @@ async def create_file(request: Request) -> Response:
     return _json(upload.file)
 
 
-@router.get("/v1/files", **documented(None, FileList, "List files", query=_PAGE))
+@router.get("/v1/files", **documented(None, FileList, "List files", query=(*_PAGE, *_CHOICE)))
 async def list_files(request: Request) -> Response:
-    """The caller's files, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
-    shown, has_more = _page(request, [stored.file for stored in _shelf(request).files.values()])
+    """The caller's files of a ?purpose=, newest first unless ?order= is asc; pages are as those of batches."""
+    purpose, order = request.query_params.get("purpose"), request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequestError(f"order must be asc or desc, got {shorten(order)!r}", param="order")
+    found = sorted(_shelf(request).files.values(), key=lambda stored: stored.age_key, reverse=order == "desc")
+    shown, has_more = _page(request, [one.file for one in found if purpose is None or one.file.purpose == purpose])
     return _json(FileList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
@@ -131,7 +139,7 @@ async def show_file(request: Request, file_id: str) -> Response:
 async def show_content(request: Request, file_id: str) -> Response:
     """What is in a file."""
     stored = _file(request, file_id)
-    return FileResponse(_batches(request).store.content_path(stored.file), media_type="application/octet-stream")
+    return await download(_batches(request).store.content_path(stored.file))
 
 
 @router.delete("/v1/files/{file_id}", **documented(None, FileDeleted, "Delete a file"))
@@ -160,7 +168,7 @@ async def create_batch(request: Request) -> Response:
             f"completion_window is at most {_MAX_WINDOW_HOURS}h, got {body.completion_window}",
             param="completion_window",
         )
-    caller, created_at = caller_of(request), now_s()
+    created_at = now_s()
     batches.store.caps.check_batch(_shelf(request))
     batch = Batch(
         id=f"batch_{secrets.token_hex(16)}",
@@ -171,7 +179,9 @@ async def create_batch(request: Request) -> Response:
         expires_at=created_at + hours * _HOUR_S,
         metadata=body.metadata,
     )
-    await batches.store.save(StoredBatch(_owner(caller), caller.key_number, caller.tenant, batch))
+    tenant, key_number = _tenant(request), caller_of(request).key_number
+    number = batches.store.new_number()
+    await batches.store.add_batch(StoredBatch(_owner(tenant), key_number, tenant or None, batch, number))
     batches.runner.notice()
     return _json(batch)
 
@@ -180,9 +190,8 @@ async def create_batch(request: Request) -> Response:
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
     shelf = _shelf(request)
-    found = [stored.batch for stored in (*shelf.ended_batches.values(), *shelf.open_batches.values())]
-    found.sort(key=lambda batch: batch.created_at)
-    shown, has_more = _page(request, found)
+    found = sorted((*shelf.ended_batches.values(), *shelf.open_batches.values()), key=lambda stored: stored.age_key)
+    shown, has_more = _page(request, [stored.batch for stored in reversed(found)])
     return _json(BatchList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
@@ -210,7 +219,7 @@ def _batches(request: Request) -> Batches:
 
 def _shelf(request: Request) -> Shelf:
     """What whoever asks keeps; what others keep is not looked at."""
-    return _batches(request).store.shelf(_owner(caller_of(request)))
+    return _batches(request).store.shelf(_owner(_tenant(request)))
 
 
 def _file(request: Request, file_id: str, param: str = "file_id") -> StoredFile:
@@ -227,26 +236,30 @@ def _batch(request: Request, batch_id: str) -> StoredBatch:
     return stored
 
 
-def _owner(caller: Caller) -> str:
-    """Whose a thing is, in words that are the same after a restart: a tenant's, or whoever's key names none."""
-    return "" if caller.tenant is None else f"tenant {caller.tenant}"
+def _tenant(request: Request) -> str:
+    """Whom what is kept belongs to: as a request counts for it, but nothing here has a field ``user``."""
+    return context_of(request).access.tenant_of(caller_of(request), request.headers, None)
 
 
-def _page(request: Request, oldest_first: list[_Listed]) -> tuple[list[_Listed], bool]:
-    """The part of a list that a request asks for, newest first, and whether there is more after it."""
+def _owner(tenant: str) -> str:
+    """Whose a thing is, in words that are the same after a restart: a tenant's, or that of all who have none."""
+    return f"tenant {tenant}" if tenant else ""
+
+
+def _page(request: Request, found: list[_Listed]) -> tuple[list[_Listed], bool]:
+    """The part of a list that a request asks for, and whether there is more after it."""
     given = request.query_params.get("limit", str(_DEFAULT_LISTED))
     if len(given) > 9 or not given.isdecimal() or not given.isascii() or not 1 <= int(given) <= _MAX_LISTED:
         raise InvalidRequestError(f"limit must be in [1, {_MAX_LISTED}], got {shorten(given)!r}", param="limit")
-    newest_first = oldest_first[::-1]
     start = 0
     after = request.query_params.get("after")
     if after is not None:
-        places = [place for place, one in enumerate(newest_first) if one.id == after]
+        places = [place for place, one in enumerate(found) if one.id == after]
         if not places:
             raise InvalidRequestError(f"after names nothing of yours: {shorten(after)!r}", param="after")
         start = places[0] + 1
     end = start + int(given)
-    return newest_first[start:end], end < len(newest_first)
+    return found[start:end], end < len(found)
 
 
 def _id_at(shown: Sequence[FileObject | Batch], place: int) -> str | None:

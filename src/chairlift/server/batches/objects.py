@@ -105,6 +105,12 @@ class StoredFile(msgspec.Struct):
 
     owner: str
     file: FileObject
+    number: int = 0
+
+    @property
+    def age_key(self) -> tuple[int, int, str]:
+        """Sorts files by their age: numbers grow through restarts, and what was kept before there were any is older."""
+        return self.number, self.file.created_at, self.file.id
 
 
 class StoredBatch(msgspec.Struct):
@@ -114,3 +120,9 @@ class StoredBatch(msgspec.Struct):
     key_number: int | None
     tenant: str | None
     batch: Batch
+    number: int = 0
+
+    @property
+    def age_key(self) -> tuple[int, int, str]:
+        """Sorts batches by their age, as that of a file does."""
+        return self.number, self.batch.created_at, self.batch.id

@@ -12,25 +12,39 @@ class _Answer(msgspec.Struct):
     body: msgspec.Raw
 
 
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
 class _Result(msgspec.Struct):
     id: str
     custom_id: str
-    response: _Answer
-    error: None = None
+    response: _Answer | None
+    error: _Error | None = None
 
 
 class _Done(msgspec.Struct):
     custom_id: str
 
 
+_EXPIRED = _Error("batch_expired", "the completion window ended before this request was answered")
 _AFTER_ID = b',"response":'
 """What comes after the ``custom_id`` of a result; in a JSON text it is found outside of strings only."""
 
 
 def result_line(custom_id: str, status: int, body: bytes) -> bytes:
     """One result; the answer's body is copied as it is."""
-    answer = _Answer(status, secrets.token_hex(12), msgspec.Raw(body))
-    return msgspec.json.encode(_Result(f"batch_req_{secrets.token_hex(12)}", custom_id, answer))
+    return _line(custom_id, _Answer(status, secrets.token_hex(12), msgspec.Raw(body)))
+
+
+def expired_line(custom_id: str) -> bytes:
+    """What is written of a line that was not answered within the window."""
+    return _line(custom_id, None, _EXPIRED)
+
+
+def _line(custom_id: str, answer: _Answer | None, error: _Error | None = None) -> bytes:
+    return msgspec.json.encode(_Result(f"batch_req_{secrets.token_hex(12)}", custom_id, answer, error))
 
 
 def find_done(path: Path) -> set[str]:

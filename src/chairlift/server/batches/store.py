@@ -10,14 +10,16 @@ Knows nothing of HTTP. Names in the folder are ids made here; what a client send
 """
 
 import asyncio
+import errno
+import itertools
 import logging
 import os
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -26,6 +28,7 @@ import msgspec
 
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import ChairliftError, ConfigurationError
+from chairlift.server.batches.disk import append, create, remove, unlink, write_whole
 from chairlift.server.batches.objects import ENDED, Batch, FileObject, StoredBatch, StoredFile
 from chairlift.server.batches.shelves import Shelf, StorageCaps
 
@@ -34,6 +37,13 @@ class DiskError(ChairliftError):
     """The folder of ``--batch-dir`` does not take what it should keep."""
 
     http_status = 507
+
+
+class _ContentGoneError(FileNotFoundError):
+    """Somebody has removed a content, and nothing else is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 _HEX_ID = "[0-9a-f]" * 32
@@ -59,6 +69,7 @@ class BatchStore:
         self._writing: set[asyncio.Future[None]] = set()
         self._files_dir, self._batches_dir = folder / "files", folder / "batches"
         self._shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
+        self._numbers = itertools.count(1)
         try:
             for directory in (self._files_dir, self._batches_dir):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -67,18 +78,25 @@ class BatchStore:
             raise ConfigurationError(f"--batch-dir {folder} cannot be used: {error.strerror}") from error
 
     def shelf(self, owner: str) -> Shelf:
-        """What one owner keeps, and nobody else sees."""
-        return self._shelves[owner]
+        """What one owner keeps, and nobody else sees; whoever keeps nothing takes no memory by asking."""
+        return self._shelves.get(owner) or Shelf()
 
-    def find_next_batch(self) -> StoredBatch | None:
-        """The oldest batch that has not ended."""
-        oldest = (next(iter(shelf.open_batches.values()), None) for shelf in self._shelves.values())
-        waiting = (stored for stored in oldest if stored is not None)
-        return min(waiting, key=lambda stored: (stored.batch.created_at, stored.batch.id), default=None)
+    def open_batches(self) -> Iterator[StoredBatch]:
+        """All batches that have not ended."""
+        return (stored for shelf in self._shelves.values() for stored in shelf.open_batches.values())
+
+    def find_next_batch(self, but_for: Container[str] = ()) -> StoredBatch | None:
+        """The oldest batch that has not ended and has none of these ids."""
+        waiting = (stored for stored in self.open_batches() if stored.batch.id not in but_for)
+        return min(waiting, key=lambda stored: stored.age_key, default=None)
 
     def content_path(self, file: FileObject) -> Path:
         """Where the content of a file of ours is."""
         return self._files_dir / f"{file.id}.data"
+
+    def new_number(self) -> int:
+        """What sorts the next thing that is kept behind all others."""
+        return next(self._numbers)
 
     def new_file_id(self) -> str:
         """An id that nobody can guess."""
@@ -93,7 +111,10 @@ class BatchStore:
             DiskError: the disk does not take it.
         """
         path, shelf = self._files_dir / f"{secrets.token_hex(16)}.part", self._shelves[owner]
-        content = await self._on_disk(_create, path)
+        try:
+            content = await self._on_disk(create, path)
+        except OSError as error:
+            raise _not_taken("the file", error) from error
         upload = Incoming(content, shelf, self.caps)
         try:
             yield upload
@@ -104,22 +125,25 @@ class BatchStore:
                 shelf.files[stored.file.id] = stored
                 upload.file = stored.file
         except OSError as error:
-            logger.exception("a file could not be kept")
-            raise DiskError(f"the folder of --batch-dir does not take the file: {error.strerror}") from error
+            raise _not_taken("the file", error) from error
         finally:
             if upload.file is None:
                 shelf.num_bytes -= upload.num_bytes
-                await self._on_disk(_remove, content, path)
+                await self._on_disk(remove, content, path)
 
     async def publish(self, stored: StoredBatch, file_id: str, *, is_error: bool) -> None:
-        """Make a file of results, unless that was done before a crash."""
+        """Make a file of results, unless that was done before a crash, or its owner has deleted it since."""
         shelf = self._shelves[stored.owner]
         if file_id in shelf.files:
             return
         name = f"{stored.batch.id}_{'errors' if is_error else 'output'}.jsonl"
         content = self.results_path(stored.batch, is_error=is_error)
         was_moved = not content.exists()
-        file = await self._on_disk(self._keep, stored.owner, file_id, name, "batch_output", content)
+        try:
+            file = await self._on_disk(self._keep, stored.owner, file_id, name, "batch_output", content)
+        except _ContentGoneError:
+            logger.warning("%s of %s was deleted before the batch ended", file_id, stored.batch.id)
+            return
         shelf.files[file_id] = file
         if was_moved:
             shelf.num_bytes += file.file.bytes  # where it was before the crash it was not found, and not counted
@@ -130,32 +154,45 @@ class BatchStore:
         del shelf.files[stored.file.id]
         shelf.num_bytes -= stored.file.bytes
         content = self.content_path(stored.file)
-        await self._on_disk(_unlink, content.with_suffix(".json"), content)
+        await self._on_disk(unlink, content.with_suffix(".json"), content)
+
+    async def add_batch(self, stored: StoredBatch) -> None:
+        """Keep a new batch.
+
+        Raises:
+            DiskError: the disk does not take it, and there is no such batch.
+        """
+        try:
+            await self.save(stored)
+        except OSError as error:
+            self._shelves[stored.owner].open_batches.pop(stored.batch.id, None)
+            raise _not_taken("the batch", error) from error
 
     async def save(self, stored: StoredBatch) -> None:
         """Write a batch as it is now."""
         forgotten = self._shelves[stored.owner].put_batch(stored)
-        await self._on_disk(_write, self._batches_dir / f"{stored.batch.id}.json", msgspec.json.encode(stored))
+        await self._on_disk(write_whole, self._batches_dir / f"{stored.batch.id}.json", msgspec.json.encode(stored))
         for old in forgotten:
             paths = [self._batches_dir / f"{old.batch.id}.{ending}" for ending in ("json", "out", "err")]
-            await self._on_disk(_unlink, *paths)
+            await self._on_disk(unlink, *paths)
 
-    async def add_result(self, stored: StoredBatch, line: bytes, *, is_error: bool) -> None:
-        """Write down one result and count it, also if whoever waits for that is cancelled."""
+    async def add_results(self, stored: StoredBatch, lines: Sequence[bytes], *, is_error: bool) -> None:
+        """Write down results and count them, all or none, also if whoever waits for that is cancelled."""
+        text = b"\n".join(lines)
         counts, shelf = stored.batch.request_counts, self._shelves[stored.owner]
 
         def count(written: asyncio.Future[None]) -> None:
             self._writing.discard(written)
             if written.cancelled() or written.exception() is not None:
                 return
-            shelf.num_bytes += len(line) + 1
+            shelf.num_bytes += len(text) + 1
             if is_error:
-                counts.failed += 1
+                counts.failed += len(lines)
             else:
-                counts.completed += 1
+                counts.completed += len(lines)
 
         path = self.results_path(stored.batch, is_error=is_error)
-        writing = asyncio.ensure_future(self._on_disk(append, path, line))
+        writing = asyncio.ensure_future(self._on_disk(append, path, text))
         self._writing.add(writing)
         writing.add_done_callback(count)
         await asyncio.shield(writing)
@@ -169,14 +206,27 @@ class BatchStore:
         return self._batches_dir / f"{batch.id}.{'err' if is_error else 'out'}"
 
     def _keep(self, owner: str, file_id: str, filename: str, purpose: str, content: Path) -> StoredFile:
-        """Move a content to where files are; not there, it was moved before a crash. On the disk's thread."""
+        """Move a content to where files are; not there, it was moved before a crash. On the disk's thread.
+
+        Raises:
+            _ContentGoneError: it is neither here nor there.
+            OSError: the disk does not take it, which leaves the content where it was.
+        """
         kept = self._files_dir / f"{file_id}.data"
-        if content.exists():
+        is_moved = content.exists()
+        if is_moved:
             content.replace(kept)
-        num_bytes = kept.stat().st_size
-        file = FileObject(id=file_id, bytes=num_bytes, created_at=now_s(), filename=filename, purpose=purpose)
-        stored = StoredFile(owner, file)
-        _write(self._files_dir / f"{file.id}.json", msgspec.json.encode(stored))
+        elif not kept.exists():
+            raise _ContentGoneError
+        try:
+            num_bytes = kept.stat().st_size
+            file = FileObject(id=file_id, bytes=num_bytes, created_at=now_s(), filename=filename, purpose=purpose)
+            stored = StoredFile(owner, file, self.new_number())
+            write_whole(self._files_dir / f"{file.id}.json", msgspec.json.encode(stored))
+        except OSError:
+            if is_moved:
+                kept.replace(content)
+            raise
         return stored
 
     async def _on_disk(self, work: Callable[..., _T], *arguments: Any) -> _T:
@@ -184,28 +234,39 @@ class BatchStore:
         return await asyncio.get_running_loop().run_in_executor(self._disk, partial(work, *arguments))
 
     def _find_all(self) -> None:
-        files = sorted(_load(self._files_dir, StoredFile), key=lambda stored: stored.file.created_at)
+        files = sorted(_load(self._files_dir, StoredFile), key=lambda stored: stored.age_key)
         for stored in files:
             shelf = self._shelves[stored.owner]
             shelf.files[stored.file.id] = stored
             shelf.num_bytes += stored.file.bytes
-        batches = sorted(_load(self._batches_dir, StoredBatch), key=lambda stored: stored.batch.created_at)
+        batches = sorted(_load(self._batches_dir, StoredBatch), key=lambda stored: stored.age_key)
         for stored in batches:
             shelf = self._shelves[stored.owner]
             shelf.put_batch(stored)
             if stored.batch.status not in ENDED:
                 results = (self.results_path(stored.batch, is_error=is_error) for is_error in (False, True))
                 shelf.num_bytes += sum(path.stat().st_size for path in results if path.exists())
-        self._clear()
+        self._numbers = itertools.count(1 + max((stored.number for stored in (*files, *batches)), default=0))
+        self._clear_files()
+        self._clear_batches()
 
-    def _clear(self) -> None:
+    def _clear_files(self) -> None:
         """Remove what a crash left of files that were not kept yet."""
-        shelves = self._shelves.values()
-        batches = [stored.batch for shelf in shelves for stored in shelf.open_batches.values()]
-        ids = {file_id for shelf in shelves for file_id in shelf.files}
+        batches = [stored.batch for stored in self.open_batches()]
+        ids = {file_id for shelf in self._shelves.values() for file_id in shelf.files}
         ids.update(file_id for batch in batches for file_id in (batch.output_file_id, batch.error_file_id) if file_id)
         for pattern in (f"{_HEX_ID}.part", f"file-{_HEX_ID}.tmp", f"file-{_HEX_ID}.data"):
             for path in self._files_dir.glob(pattern):
+                if path.stem not in ids:
+                    path.unlink()
+
+    def _clear_batches(self) -> None:
+        """Remove what a crash left of batches that were not kept yet, or are told about no more."""
+        open_ids = {stored.batch.id for stored in self.open_batches()}
+        ended_ids = {batch_id for shelf in self._shelves.values() for batch_id in shelf.ended_batches}
+        wanted: dict[str, Container[str]] = {"json": open_ids | ended_ids, "out": open_ids, "err": open_ids, "tmp": ()}
+        for ending, ids in wanted.items():
+            for path in self._batches_dir.glob(f"batch_{_HEX_ID}.{ending}"):
                 if path.stem not in ids:
                     path.unlink()
 
@@ -237,47 +298,14 @@ def now_s() -> int:
     return int(time.time())
 
 
+def _not_taken(what: str, error: OSError) -> DiskError:
+    logger.error("--batch-dir: %s could not be kept", what, exc_info=error)
+    return DiskError(f"the folder of --batch-dir does not take {what}: {error.strerror}")
+
+
 def _load(directory: Path, kind: type[_Stored]) -> Iterator[_Stored]:
     for path in sorted(directory.glob("*.json")):
         try:
             yield msgspec.json.decode(path.read_bytes(), type=kind)
         except msgspec.DecodeError as error:
             raise ConfigurationError(f"{path} is damaged: {error}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: a crash leaves what was there before."""
-    part = path.with_suffix(".tmp")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def _create(path: Path) -> BinaryIO:
-    return path.open("xb")
-
-
-def append(path: Path, line: bytes) -> None:
-    """Add a line to a file: whole or not at all, or the next one would continue it."""
-    with path.open("ab", buffering=0) as file:
-        num_bytes = file.tell()
-        unwritten = memoryview(line + b"\n")
-        try:
-            while unwritten:
-                unwritten = unwritten[file.write(unwritten) :]
-        except OSError:
-            file.truncate(num_bytes)
-            raise
-
-
-def _unlink(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _remove(content: BinaryIO, path: Path) -> None:
-    with suppress(OSError):  # what it has not written yet is not wanted
-        content.close()
-    path.unlink(missing_ok=True)
