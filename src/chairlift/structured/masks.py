@@ -264,7 +264,8 @@ def _allowance(state: GrammarState) -> str:
 def _fail(state: GrammarState, reason: str) -> None:
     state.failure = reason
     state.matcher = state.compiled = None
-    logger.error("a grammar ends its request: %s %s", state.grammar.param, reason)
+    # Whoever asked for it is told; anybody may ask for what cannot be met.
+    logger.info("a grammar ends its request: %s %s", state.grammar.param, reason)
 
 
 def _num_cores() -> int:

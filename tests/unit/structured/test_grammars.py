@@ -1,6 +1,7 @@
 """Grammars: what their texts accept, what is refused and how, and masks that follow an output however it came about."""
 
 import json
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +120,18 @@ def test_what_is_no_grammar_is_refused_by_name_of_its_field(compiler: GrammarCom
     assert message.startswith("some.field ")
     assert words in message
     assert len(message) < 500
+
+
+def test_a_schema_that_nothing_fits_is_no_trouble_of_the_server(
+    compiler: GrammarCompiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    assert "no text fits it" in refusal(compiler, whole(json_part(schema), "tools"))
+    state, masks = GrammarState(whole(json_part(schema), "tools")), GrammarMasks(compiler)
+    assert not masks.masks([(state, [])]).any()
+    assert any("tools" in record.getMessage() for record in caplog.records)
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 AMBIGUOUS = lark_part('start: e "!"\ne: e e | e e e | e e e e | /[a-zA-Z0-9]/')

@@ -22,6 +22,7 @@ from chairlift.server.tools.grammars import (
 from chairlift.server.tools.reader import ReadingPlan
 from chairlift.server.tools.reasoning import THINK_END, THINK_START, Opening, find_opening
 from chairlift.server.tools.table import PLAIN_LIST, ToolFormat, find_reasoning_parser, find_tool_format
+from chairlift.server.tools.tagged_parameters import ReadTools
 from chairlift.structured.sources import Part, quote_text, whole
 
 
@@ -90,9 +91,9 @@ def plan_answer(
     scanner = None
     if wanted is not None and style is not None:
         names = [tool.name for tool in wanted.tools]
-        schemas = {tool.name: tool.parameters for tool in wanted.tools}
+        read = ReadTools({tool.name: tool.parameters for tool in wanted.tools})
         make_scanner = style.scanner
-        scanner = lambda: make_scanner(names, schemas)  # noqa: E731
+        scanner = lambda: make_scanner(names, read)  # noqa: E731
     plan = ReadingPlan(
         opening,
         scanner,

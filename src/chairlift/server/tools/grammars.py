@@ -14,7 +14,7 @@ from chairlift.core.grammar import Grammar
 from chairlift.server.tools.qwen3_coder import BEHIND_PARAMETER
 from chairlift.server.tools.self_contained import Allowance
 from chairlift.server.tools.tagged_parameters import TaggedParameter, tagged_variants
-from chairlift.server.tools.value_forms import is_json_value, text_choices
+from chairlift.server.tools.value_forms import text_choices
 from chairlift.structured.sources import Part, compose, json_part, quote_text
 
 _MAX_NAME = 100
@@ -129,6 +129,7 @@ class _TaggedRules:
         self._index = index
         self._tool = tool
         self._names: dict[tuple[str, int], str] = {}
+        self._choices: dict[int, str] = {}
         self.lines: list[str] = []
         self.parts: dict[str, Part] = {}
 
@@ -144,16 +145,21 @@ class _TaggedRules:
         return rule if parameter.is_required else f"{rule}?"
 
     def _value(self, parameter: TaggedParameter, place: str) -> str:
-        if is_json_value(parameter.form):
+        if parameter.form.is_json:
             owner = f"parameter '{parameter.key[:_MAX_NAME]}' of tool '{self._tool.name}'"
             self.parts[f"value_{place}"] = json_part(parameter.schema, (owner, self._tool.param))
             return f'@value_{place} "\\n</parameter>\\n"'
-        choices = text_choices(parameter.own)
+        own = parameter.own
+        if id(own) not in self._choices:
+            self._choices[id(own)] = self._choice(text_choices(own), f"CHOICE_{place}")
+        return self._choices[id(own)]
+
+    def _choice(self, choices: Sequence[str], name: str) -> str:
         if not choices:
             return "text"
         ends = " | ".join(quote_text(f"{choice}\n</parameter>\n") for choice in choices)
-        self.lines.append(f"CHOICE_{place}: {ends}")
-        return f"CHOICE_{place}"
+        self.lines.append(f"{name}: {ends}")
+        return name
 
 
 def forced_calls(lark: Lark, reasoning: str | None, param: str) -> Grammar:

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from chairlift.server.tools.json_text import JsonValue
 from chairlift.server.tools.scanning import Scanner
-from chairlift.server.tools.tagged_parameters import value_schemas
-from chairlift.server.tools.value_forms import is_json_value, is_string
+from chairlift.server.tools.tagged_parameters import ReadTools
+from chairlift.server.tools.value_forms import ANY_JSON, ValueForm
 
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION_START, FUNCTION_END = "<function=", "</function>"
@@ -35,13 +35,14 @@ class Qwen3CoderScanner(Scanner):
 
     Args:
         names: the tools' names.
-        schemas: the parameters of each tool, which say what is text and what is JSON.
+        schemas: the parameters of each tool, which say what is text and what is JSON; as :class:`ReadTools` they are
+            looked at once for all answers to a request.
     """
 
     def __init__(self, names: Sequence[str] = (), schemas: Mapping[str, Any] | None = None) -> None:
         super().__init__(names)
-        self._schemas = schemas or {}
-        self._values: Mapping[str, Any] = {}
+        self._tools = schemas if isinstance(schemas, ReadTools) else ReadTools(schemas or {})
+        self._forms: Mapping[str, ValueForm] = {}
         """How each parameter of the call is written."""
         self._name = ""
         self._index = -1
@@ -95,7 +96,7 @@ class Qwen3CoderScanner(Scanner):
         behind = self.buffer.lstrip()
         if behind.startswith(BEHIND_PARAMETER):
             self._num_parameters = 0
-            self._values = value_schemas(self._schemas.get(self._name))
+            self._forms = self._tools.get(self._name, {})
             self._index = self.put_call(self._name)
             self.put_arguments(self._index, "{")
             self.state = self.between_parameters
@@ -129,8 +130,8 @@ class Qwen3CoderScanner(Scanner):
         """State: a parameter's key and value."""
         key, closing, _ = self.buffer.partition(">")
         name, start = key.strip(), len(key) + 1
-        schema = self._values.get(name)
-        place = self._find_end(start, is_json=is_json_value(schema)) if closing else None
+        form = self._forms.get(name, ANY_JSON)
+        place = self._find_end(start, is_json=form.is_json) if closing else None
         if place is None:
             if self.is_final:
                 self.buffer = ""
@@ -140,7 +141,7 @@ class Qwen3CoderScanner(Scanner):
         self._searched, self._fallback, self._json = 0, None, None
         separator = ", " if self._num_parameters else ""
         self._num_parameters += 1
-        self.put_arguments(self._index, f"{separator}{json.dumps(name)}: {_value(value, schema)}")
+        self.put_arguments(self._index, f"{separator}{json.dumps(name)}: {_value(value, form)}")
         self.state = self.between_parameters
         return True
 
@@ -198,13 +199,13 @@ class Qwen3CoderScanner(Scanner):
         return True
 
 
-def _value(text: str, schema: Any) -> str:
+def _value(text: str, form: ValueForm) -> str:
     text = text.removeprefix("\n").removesuffix("\n")
-    if is_json_value(schema):
+    if form.is_json:
         # Models that are not held to a schema may write the text itself where JSON should stand.
         try:
             value = json.loads(text)
-            if isinstance(value, str) or not is_string(schema):
+            if isinstance(value, str) or not form.is_string:
                 return json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass

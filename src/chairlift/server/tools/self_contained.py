@@ -4,32 +4,36 @@ Knows nothing of what a part is for. A part that refers to another place than a 
 definition of its own, since that is the root for whoever wrote the reference.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from chairlift.errors import InvalidRequestError
-from chairlift.server.tools.object_variants import steps_of
+from chairlift.server.tools.schema_parts import Effort, steps_of
 
 _DEFINITIONS = ("$defs", "definitions")
 _WHOLE = "chairlift-tool"
 """The definition that is the tool's whole schema."""
 
 _MAX_COPIED = 2_000_000
-"""Characters, roughly, of definitions that all parts of a request get: many times what a grammar may have."""
-_CHARS_OF_VALUE = 8
+"""Characters, roughly, of all parts of a request with their definitions: many times what a grammar may have."""
+_CHARS_OF_VALUE = 16
+"""It counts as many at least, since it takes as long."""
+_CHARS_OF_STEP = 150
+"""From one definition to the next that it needs."""
 
 _Name = tuple[str, str]
 """(keyword, name) of a definition."""
 
 
 class Allowance:
-    """How much may be copied for one request, whose parts may all refer to the same large definition."""
+    """How much may be done for one request, whose parts may all refer to the same large definition."""
 
     def __init__(self) -> None:
+        self.effort = Effort()
         self._num_left = _MAX_COPIED
 
     def take(self, num_chars: int, param: str) -> None:
-        """Count a copy.
+        """Count what is looked at or copied.
 
         Raises:
             InvalidRequestError: it is too much.
@@ -37,8 +41,8 @@ class Allowance:
         self._num_left -= num_chars
         if self._num_left < 0:
             raise InvalidRequestError(
-                f"{param}: its parameters refer to large definitions so often that their text together would have more "
-                f"than {_MAX_COPIED} characters",
+                f"{param}: its parameters are so large, or refer to large definitions so often, that their text "
+                f"together would have more than {_MAX_COPIED} characters",
                 param=param,
             )
 
@@ -57,7 +61,8 @@ class SelfContained:
         self._param = param
         self._allowance = allowance
         self._parts: dict[int, Any] = {}
-        self._whole: tuple[Any, int] | None = None
+        self._whole: tuple[Mapping[str, Any], int] | None = None
+        self._shared: dict[frozenset[_Name | None], tuple[Mapping[str, Any], int]] = {}
         self._definitions: dict[_Name, tuple[frozenset[_Name | None], int]] = {}
 
     def part(self, schema: Any) -> Any:
@@ -76,67 +81,76 @@ class SelfContained:
                 raise InvalidRequestError(f"{self._param} is nested too deeply", param=self._param) from error
         return self._parts[id(members)]
 
-    def _made(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        needed = self._needed(_names(schema))
+    def _made(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        names, num_chars = _read(schema)
+        if names not in self._shared:
+            self._shared[names] = self._definitions_for(names)
+        found = self._shared[names]
+        self._allowance.take(num_chars + found[1], self._param)
+        return {**(_moved(schema) if found is self._whole else schema), **found[0]}
+
+    def _definitions_for(self, names: frozenset[_Name | None]) -> tuple[Mapping[str, Any], int]:
+        """What a part gets that has these references, and the size of that."""
+        needed = self._needed(names)
         if None in needed:
             if self._whole is None:
-                self._whole = (_moved(self._root), _size(self._root))
-            self._allowance.take(self._whole[1], self._param)
-            return {**_moved(schema), "$defs": {_WHOLE: self._whole[0]}}
+                self._whole = ({"$defs": {_WHOLE: _moved(self._root)}}, _read(self._root)[1])
+            return self._whole
         shared: dict[str, dict[str, Any]] = {}
+        num_chars = 0
         for keyword, name in cast("set[_Name]", needed):
             group = self._group(keyword)
             # Whoever compiles it says that one is not there.
             if name in group:
-                self._allowance.take(self._definitions[keyword, name][1], self._param)
+                num_chars += self._known(keyword, name)[1]
                 shared.setdefault(keyword, {})[name] = group[name]
-        return {**schema, **shared}
+        return shared, num_chars
 
     def _needed(self, names: Iterable[_Name | None]) -> set[_Name | None]:
         """Definitions that these lead to; ``None`` stands for any other place."""
         found: set[_Name | None] = set()
         waiting = list(names)
         while waiting:
+            self._allowance.take(_CHARS_OF_STEP, self._param)
             name = waiting.pop()
             if name in found:
                 continue
             found.add(name)
             if name is not None:
-                waiting.extend(self._known(name)[0])
+                waiting.extend(self._known(*name)[0])
         return found
 
-    def _known(self, name: _Name) -> tuple[frozenset[_Name | None], int]:
-        if name not in self._definitions:
-            definition = self._group(name[0]).get(name[1])
-            self._definitions[name] = (frozenset(_names(definition)), _size(definition))
-        return self._definitions[name]
+    def _known(self, keyword: str, name: str) -> tuple[frozenset[_Name | None], int]:
+        if (keyword, name) not in self._definitions:
+            self._definitions[keyword, name] = _read(self._group(keyword).get(name))
+        return self._definitions[keyword, name]
 
     def _group(self, keyword: str) -> Mapping[str, Any]:
         group: Any = self._root.get(keyword)
         return cast("Mapping[str, Any]", group) if isinstance(group, Mapping) else {}
 
 
-def _names(value: Any) -> Iterator[_Name | None]:
-    """Where the references in a schema lead."""
-    if isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _names(item)
-    elif isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        target = members.get("$ref")
-        if isinstance(target, str) and target.startswith("#"):
-            steps = steps_of(target)
-            yield (steps[0], steps[1]) if len(steps) > 1 and steps[0] in _DEFINITIONS else None
-        for item in members.values():
-            yield from _names(item)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, list):
-        return _CHARS_OF_VALUE + sum(map(_size, cast("list[Any]", value)))
-    if isinstance(value, Mapping):
-        return sum(len(key) + _size(item) for key, item in cast("Mapping[str, Any]", value).items()) + _CHARS_OF_VALUE
-    return _CHARS_OF_VALUE + (len(value) if isinstance(value, str) else 0)
+def _read(value: Any) -> tuple[frozenset[_Name | None], int]:
+    """Where the references in a schema lead, and its size in characters, roughly."""
+    names: set[_Name | None] = set()
+    num_chars, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        num_chars += _CHARS_OF_VALUE
+        if isinstance(value, str):
+            num_chars += len(value)
+        elif isinstance(value, list):
+            waiting.extend(cast("list[Any]", value))
+        # Nearly all are no other mapping, and that is found out sooner.
+        elif isinstance(value, dict | Mapping):
+            members = cast("Mapping[str, Any]", value)
+            num_chars += sum(map(len, members))
+            waiting.extend(members.values())
+            target = members.get("$ref")
+            if isinstance(target, str) and target.startswith("#"):
+                steps = steps_of(target)
+                names.add((steps[0], steps[1]) if len(steps) > 1 and steps[0] in _DEFINITIONS else None)
+    return frozenset(names), num_chars
 
 
 def _moved(value: Any) -> Any:

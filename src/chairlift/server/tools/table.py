@@ -28,7 +28,7 @@ from chairlift.server.tools.reasoning import THINK_END
 from chairlift.server.tools.scanning import Scanner
 
 MakeScanner = Callable[[Sequence[str], Mapping[str, Any]], Scanner]
-"""(names of the tools, schema of each one's parameters) -> a reader of one answer."""
+"""(names of the tools, schema of each one's parameters or what is known of them) -> a reader of one answer."""
 
 
 @dataclass(frozen=True, slots=True)

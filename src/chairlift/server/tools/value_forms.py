@@ -4,6 +4,7 @@ Whoever makes a model write values and whoever reads them ask here, so that they
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 _CONSTRAINTS = frozenset(
@@ -27,10 +28,27 @@ _CONSTRAINTS = frozenset(
 """What a schema of text may ask for beyond being text."""
 
 
-def is_text(schema: Any) -> bool:
-    """Whether any text is a value, and stands there as it is."""
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """Whether a value stands there as JSON, and whether it can only be text, whatever its form."""
+
+    is_json: bool
+    is_string: bool
+
+
+ANY_TEXT = ValueForm(is_json=False, is_string=True)
+ANY_JSON = ValueForm(is_json=True, is_string=False)
+
+
+def form_of(schema: Any) -> ValueForm:
+    """How the values of a schema are written."""
     known = _members(schema)
-    return known.get("type") == "string" and not known.keys() & _CONSTRAINTS
+    kind = known.get("type")
+    if kind == "string" and known.keys().isdisjoint(_CONSTRAINTS):
+        return ANY_TEXT
+    if ("enum" in known or "const" in known) and text_choices(known):
+        return ANY_TEXT
+    return ValueForm(is_json=True, is_string=True) if kind == "string" else ANY_JSON
 
 
 def text_choices(schema: Any) -> Sequence[str]:
@@ -45,16 +63,6 @@ def text_choices(schema: Any) -> Sequence[str]:
     # What might be taken for the end of a value is safe only within the quotes of JSON.
     texts = [choice for choice in cast("list[Any]", choices) if isinstance(choice, str) and "</" not in choice]
     return texts if len(texts) == len(cast("list[Any]", choices)) else ()
-
-
-def is_json_value(schema: Any) -> bool:
-    """Whether a model that follows the schema writes JSON."""
-    return not is_text(schema) and not text_choices(schema)
-
-
-def is_string(schema: Any) -> bool:
-    """Whether a value can only be text, whatever its form."""
-    return _members(schema).get("type") == "string" or bool(text_choices(schema))
 
 
 def _members(schema: Any) -> Mapping[str, Any]:
