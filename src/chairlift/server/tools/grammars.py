@@ -129,7 +129,7 @@ class _TaggedRules:
         self._index = index
         self._tool = tool
         self._names: dict[tuple[str, int], str] = {}
-        self._choices: dict[int, str] = {}
+        self._values: dict[tuple[int, bool], str] = {}
         self.lines: list[str] = []
         self.parts: dict[str, Part] = {}
 
@@ -145,14 +145,18 @@ class _TaggedRules:
         return rule if parameter.is_required else f"{rule}?"
 
     def _value(self, parameter: TaggedParameter, place: str) -> str:
-        if parameter.form.is_json:
-            owner = f"parameter '{parameter.key[:_MAX_NAME]}' of tool '{self._tool.name}'"
-            self.parts[f"value_{place}"] = json_part(parameter.schema, (owner, self._tool.param))
-            return f'@value_{place} "\\n</parameter>\\n"'
-        own = parameter.own
-        if id(own) not in self._choices:
-            self._choices[id(own)] = self._choice(text_choices(own), f"CHOICE_{place}")
-        return self._choices[id(own)]
+        own = parameter.schema if parameter.form.is_json else parameter.own
+        known = (id(own), parameter.form.is_json)
+        if known not in self._values:
+            self._values[known] = self._new_value(parameter, place)
+        return self._values[known]
+
+    def _new_value(self, parameter: TaggedParameter, place: str) -> str:
+        if not parameter.form.is_json:
+            return self._choice(text_choices(parameter.own), f"CHOICE_{place}")
+        owner = f"parameter '{parameter.key[:_MAX_NAME]}' of tool '{self._tool.name}'"
+        self.parts[f"value_{place}"] = json_part(parameter.schema, (owner, self._tool.param))
+        return f'@value_{place} "\\n</parameter>\\n"'
 
     def _choice(self, choices: Sequence[str], name: str) -> str:
         if not choices:

@@ -14,10 +14,12 @@ _DEFINITIONS = ("$defs", "definitions")
 _WHOLE = "chairlift-tool"
 """The definition that is the tool's whole schema."""
 
-_MAX_COPIED = 2_000_000
+_MAX_COPIED = 1_000_000
 """Characters, roughly, of all parts of a request with their definitions: many times what a grammar may have."""
 _CHARS_OF_VALUE = 16
 """It counts as many at least, since it takes as long."""
+_CHARS_OF_PART = 400
+"""Whatever it is, with the rules that a grammar has for it."""
 _CHARS_OF_STEP = 150
 """From one definition to the next that it needs."""
 
@@ -86,7 +88,7 @@ class SelfContained:
         if names not in self._shared:
             self._shared[names] = self._definitions_for(names)
         found = self._shared[names]
-        self._allowance.take(num_chars + found[1], self._param)
+        self._allowance.take(_CHARS_OF_PART + num_chars + found[1], self._param)
         return {**(_moved(schema) if found is self._whole else schema), **found[0]}
 
     def _definitions_for(self, names: frozenset[_Name | None]) -> tuple[Mapping[str, Any], int]:
