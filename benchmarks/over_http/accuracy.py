@@ -42,7 +42,7 @@ from chairlift.workload.streams import Stream, Workload
 
 NUM_SLOTS = 16
 SETTINGS: dict[str, object] = {"max_num_seqs": NUM_SLOTS, "max_model_len": 2048, "kv_cache_memory": "128MiB"}
-"""So little memory that all of it has been used once within seconds: first use costs steps that no model can foresee."""
+"""So little memory that all of it has been used once within seconds: first use costs steps unforeseeably much."""
 _NUM_ALONE = 12
 """Requests by which the time outside the engine is measured."""
 _WITHIN = {"output tok/s": 0.05}

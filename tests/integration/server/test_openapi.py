@@ -40,7 +40,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "written vector": ("/v1/embeddings", {"input": "x", "encoding_format": "base64"}),
     "tokens": ("/tokenize", {"prompt": "x", "return_token_strs": True}),
     "text": ("/detokenize", {"tokens": [104, 105]}),
-    "unknown field": (COMPLETIONS, {"prompt": "x", "promt": "y"}),
+    "unknown field": (COMPLETIONS, {"prompt": "x", "prompts": "y"}),
     "unknown model": (CHAT, {"messages": HELLO, "model": "nobody"}),
     "no messages": ("/v1/messages", {"messages": [], "max_tokens": 1}),
     "long message": ("/v1/messages", {"messages": [{"role": "user", "content": "x" * 9000}], "max_tokens": 1}),

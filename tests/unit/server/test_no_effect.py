@@ -61,7 +61,7 @@ def test_what_has_no_effect_is_named(path: str, fields: dict[str, Any], named: s
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/responses", {"reasoning": {"efort": "low"}}),
+        ("/v1/responses", {"reasoning": {"effort_level": "low"}}),
         ("/v1/responses", {"text": {"verbosity": "low"}}),
         ("/v1/messages", {"thinking": {"type": "enabled", "bugdet_tokens": 1}}),
         ("/v1/messages", {"metadata": {"x\r\nSet-Cookie": "1"}}),
