@@ -137,14 +137,15 @@ class ListScanner(JsonCallScanner):
 
     def begin(self) -> bool:
         """State: the list follows."""
-        if not self.buffer.lstrip():
+        text = self.buffer.lstrip()
+        if not text:
             return False
-        if not self.buffer.lstrip().startswith("["):
+        if not text.startswith("["):
             self.state = self.after_text
             return True
-        self.skip_space()
-        self.buffer = self.buffer[1:]
-        self.open_body(self.list_marker + "[")
+        space = self.buffer[: len(self.buffer) - len(text)]
+        self.buffer = text[1:]
+        self.open_body(self.list_marker + space + "[")
         return True
 
     def after_call(self) -> bool:
