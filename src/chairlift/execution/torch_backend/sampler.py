@@ -62,7 +62,7 @@ def sample(
         edit_logits(logits, table, rows, wishes)
         for edit in edits:
             edit(logits, table, rows)
-    # numpy's has vector instructions, torch's max along an axis has none: 12 instead of 109 us for 49,152 logits.
+    # numpy's has vector instructions, torch's max along an axis has none, and takes ten times as long.
     chosen = logits.numpy().argmax(axis=-1)  # [S]; what is not a number comes first
     best = logits[torch.arange(len(chosen)), torch.from_numpy(chosen)]  # [S]
     failed = np.flatnonzero(~np.isfinite(best.numpy()))
