@@ -1,6 +1,6 @@
 """What a request wants to see beside the text: log-probabilities and token ids. Knows nothing of endpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from chairlift.engine.outputs import ChoiceDelta
@@ -9,8 +9,9 @@ from chairlift.server.openai.requests import ChatBody, CompletionBody, SamplingF
 
 _MANY_LOGPROBS = 256
 _MANY_BYTES = 32_768
+_PORTION = 256
 """Answers with more log-probabilities, or bytes of vectors, are written in a thread, so that other requests do not wait
-for it."""
+for it. A stream writes log-probabilities of so many tokens, alternatives among them, in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,15 @@ def is_heavy(deltas: Sequence[ChoiceDelta]) -> bool:
     """Whether writing these takes long enough for others to notice."""
     num_logprobs = sum(len(delta.logprobs) + len(delta.prompt_logprobs or ()) for delta in deltas)
     return num_logprobs > _MANY_LOGPROBS or sum(len(delta.embedding or b"") for delta in deltas) > _MANY_BYTES
+
+
+def portions(deltas: Sequence[ChoiceDelta]) -> Iterator[Sequence[ChoiceDelta]]:
+    """Split deltas that come together so that writing each part is quick; one delta is never split."""
+    start = weight = 0
+    for position, delta in enumerate(deltas):
+        own = sum(1 + len(found.top) for found in delta.logprobs)
+        if position > start and weight + own > _PORTION:
+            yield deltas[start:position]
+            start, weight = position, 0
+        weight += own
+    yield deltas[start:]

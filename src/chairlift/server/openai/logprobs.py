@@ -5,6 +5,7 @@ text is U+FFFD in chat, which has the bytes beside it, and ``bytes:\xe2\x82`` in
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from chairlift.core.step_plan import TokenLogprobs
@@ -109,8 +110,8 @@ class LogprobWriter:
         return shown
 
     def _shown(self, token_id: int) -> tuple[str, list[int]]:
-        text = f"token_id:{token_id}" if self._as_ids else self._text(token_id)
-        return text, list(self._codec.token_bytes(token_id))
+        text, piece = _spelled(self._codec, token_id)
+        return (f"token_id:{token_id}" if self._as_ids else text), piece
 
     def _name(self, token_id: int) -> str:
         if self._as_ids:
@@ -123,6 +124,13 @@ class LogprobWriter:
 
     def _text(self, token_id: int) -> str:
         return self._codec.token_bytes(token_id).decode(errors="replace")
+
+
+@lru_cache(maxsize=16_384)
+def _spelled(codec: TokenTexts, token_id: int) -> tuple[str, list[int]]:
+    """A token's text and bytes; kept, since the likely tokens are the same few again and again. Not to be changed."""
+    piece = codec.token_bytes(token_id)
+    return piece.decode(errors="replace"), list(piece)
 
 
 def token_offsets(codec: TokenTexts, token_ids: Sequence[int], text: str) -> list[int]:

@@ -4,6 +4,7 @@ Knows nothing of what the events say. An error before the first byte is an ordin
 event ``data: {"error": ...}``, and ``data: [DONE]`` closes the stream either way, as in vLLM.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
@@ -17,7 +18,7 @@ from chairlift.engine.outputs import ChoiceDelta
 from chairlift.errors import ChairliftError
 from chairlift.server.disconnect import ClientLeftError, run_while_connected
 from chairlift.server.errors import describe
-from chairlift.server.openai.extras import is_heavy
+from chairlift.server.openai.extras import is_heavy, portions
 from chairlift.server.openai.generation import Generation
 from chairlift.server.openai.responses import encode
 from chairlift.server.workers import in_worker
@@ -66,9 +67,12 @@ async def write_events(generation: Generation, writer: EventWriter) -> AsyncGene
             yield framed.write_start()
         async with aclosing(generation.batches()) as batches:
             async for deltas in batches:
-                block = await in_worker(writer.write, deltas) if is_heavy(deltas) else writer.write(deltas)
-                if block:
-                    yield block
+                for number, portion in enumerate(portions(deltas)):
+                    if number:
+                        await asyncio.sleep(0)  # others are served between two portions
+                    block = await in_worker(writer.write, portion) if is_heavy(portion) else writer.write(portion)
+                    if block:
+                        yield block
         yield writer.write_end() + (b"" if framed is not None else DONE)
     except Exception as error:
         # The status line is sent already, so the client learns of it here.
