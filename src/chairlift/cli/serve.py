@@ -1,9 +1,14 @@
 """``chairlift serve``. Knows nothing of HTTP or scheduling."""
 
+import logging
+
 import click
 
 from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.config.load import load_tenants
+from chairlift.config.without_effect import settings_without_effect
+
+logger = logging.getLogger(__name__)
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -29,6 +34,8 @@ def serve(model: str | None, **flags: object) -> int:
     from chairlift.server.runner import run_server
 
     configure_logging(settings.server.log_level, log_format=settings.observability.log_format)
+    for line in settings_without_effect(settings, tenants):
+        logger.warning("%s", line)
     access = Access(settings.server, settings.tenancy, tenants)
     sections = WebSections(
         limits=settings.limits,

@@ -125,6 +125,10 @@ class PromptLogprobs(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
 
 
+NOT_NUMBERS = "the model's logits are not numbers"
+"""Why a row failed with which its request has nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step computed: one sampled token per sampling row, in row order.
@@ -144,7 +148,8 @@ class StepResult:
     """Sampling rows (indices in row order) whose logits were not finite: their token is meaningless, and their
     request, no other, ends with an error."""
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Why rows failed, by request id, where the executor knows: what may stand behind the name of what was asked."""
+    """Why rows failed, by request id, where the executor knows: :data:`NOT_NUMBERS`, or what may stand behind the name
+    of what was asked."""
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict[int, PromptLogprobs])
     """By request id, for chunks of requests whose sampling asks for them. What is computed a second time after a
     preemption is told a second time."""

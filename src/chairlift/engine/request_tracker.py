@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import NOT_NUMBERS
 from chairlift.engine.messages import AbortRequests, Choice, FinishRequest, Inbound, Update
 from chairlift.engine.output_processor import ChoiceProcessor, DeltaBuffer, PromptLogprobsGate
 from chairlift.engine.outputs import ChoiceDelta
@@ -177,6 +178,8 @@ class RequestTracker:
 
     def _failure(self, known: str | None) -> ChairliftError:
         """Why no token could be drawn: the request permits none, or, if it permits all, the engine is at fault."""
+        if known == NOT_NUMBERS:
+            return EngineUnavailableError(f"the engine could not go on with this request: {NOT_NUMBERS}")
         if self._grammar is not None:
             why = known or "and other fields of the request permit no token that could come next"
             param = self._grammar.param

@@ -90,6 +90,7 @@ class Access:
         self._with_keys = tenants.names_with_keys
         self._trusts_user = tenancy.trust_user
         self._header = tenancy.tenant_header
+        self._has_nameless = not tenants.keys or server.api_key is not None
         self._isolates_prefixes = tenancy.isolate_prefix_cache
 
     @property
@@ -101,6 +102,11 @@ class Access:
     def trusts_user(self) -> bool:
         """Whether a body may name the tenant."""
         return self._trusts_user
+
+    @property
+    def trusts_user_alone(self) -> bool:
+        """Whether there are requests of which only they themselves say whose they are."""
+        return self._trusts_user and self._header is None and self._has_nameless
 
     @property
     def has_admin(self) -> bool:

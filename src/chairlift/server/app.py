@@ -27,12 +27,6 @@ from chairlift.server.context import ServerContext, WebSections
 from chairlift.server.disconnect import ClientLeftError
 from chairlift.server.early_refusal import EarlyRefusal
 from chairlift.server.engine_port import Engine
-from chairlift.server.errors import (
-    handle_chairlift_error,
-    handle_client_left,
-    handle_http_exception,
-    handle_unexpected_error,
-)
 from chairlift.server.http_metrics import HttpCounting, HttpMetrics
 from chairlift.server.middleware import AccessGuard, RequestLabel
 from chairlift.server.openai import (
@@ -49,6 +43,12 @@ from chairlift.server.openai import (
 )
 from chairlift.server.openapi import install_openapi
 from chairlift.server.origins import OriginGuard, OriginRules
+from chairlift.server.refusals import (
+    handle_chairlift_error,
+    handle_client_left,
+    handle_http_exception,
+    handle_unexpected_error,
+)
 
 _BODIES = (
     requests.CompletionBody,
@@ -133,7 +133,7 @@ def create_app(
         administration,
     ):
         app.include_router(module.router)
-    install_openapi(app, _BODIES, _ANSWERS)
+    install_openapi(app, access, _BODIES, _ANSWERS)
     app.add_exception_handler(ChairliftError, handle_chairlift_error)
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(ClientDisconnect, handle_client_left)

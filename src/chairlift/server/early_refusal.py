@@ -10,26 +10,18 @@ from typing import NamedTuple
 
 import msgspec
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chairlift.engine.terms import Terms
 from chairlift.errors import InvalidRequestError, OverloadedError
-from chairlift.server.anthropic.messages import refuse_message
 from chairlift.server.body import LONG_BODY_BYTES
 from chairlift.server.context import ServerContext
-from chairlift.server.errors import error_response
 from chairlift.server.middleware import request_label
 from chairlift.server.openai.terms import SERVICE_TIERS, wanted_tier
+from chairlift.server.refusals import refusal
 
-_PATHS = {
-    "/v1/completions": error_response,
-    "/v1/chat/completions": error_response,
-    "/v1/responses": error_response,
-    "/v1/embeddings": error_response,
-    "/v1/messages": refuse_message,
-}
-"""Endpoints whose requests wait in the engine's queue, and how a refusal is written there."""
+_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"})
+"""Endpoints whose requests wait in the engine's queue."""
 
 
 class _Route(NamedTuple):
@@ -85,8 +77,7 @@ class EarlyRefusal:
             return
         path = scope["path"]
         scope["route"] = _Route(path)
-        response: Response = _PATHS[path](error)
-        await response(scope, receive, send)
+        await refusal(path, error)(scope, receive, send)
 
     async def _first_message(self, receive: Receive) -> Message | None:
         """The body, or its beginning; ``None`` if nothing came in time."""

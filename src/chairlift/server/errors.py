@@ -1,6 +1,5 @@
 """Every failure as an HTTP answer in OpenAI's shape. Knows nothing of which endpoint failed."""
 
-import logging
 import reprlib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,8 +8,6 @@ from typing import Any, cast
 
 import msgspec
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.errors import (
@@ -23,14 +20,9 @@ from chairlift.errors import (
     UnknownModelError,
 )
 
-logger = logging.getLogger(__name__)
-
 _encode = msgspec.json.Encoder().encode
 _MAX_QUOTED_CHARS = 100
 _MAX_QUOTED_ITEMS = 40
-
-_CLIENT_CLOSED_REQUEST = 499
-"""Nobody reads it; it is what the logs of other servers show for a client that left."""
 
 _CODES: dict[type[ChairliftError], str] = {
     RequestTooLongError: "context_length_exceeded",
@@ -128,37 +120,6 @@ def blaming(field: str) -> Generator[None]:
         if error.param == "prompt":
             error.param = field
         raise
-
-
-async def handle_chairlift_error(_request: Request, error: Exception) -> Response:
-    """Answer for an error that Chairlift raised on purpose."""
-    if isinstance(error, ChairliftError) and error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        logger.error("request failed", exc_info=error)
-    return error_response(error)
-
-
-async def handle_http_exception(request: Request, error: Exception) -> Response:
-    """Answer for what the router refuses: unknown paths and methods."""
-    if not isinstance(error, HTTPException):
-        return error_response(error)
-    path = shorten(request.url.path)
-    message = {
-        HTTPStatus.NOT_FOUND: f"there is no {path} here",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed on {path}",
-    }.get(HTTPStatus(error.status_code), str(error.detail))
-    kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_server_error"
-    body = _encode(ErrorBody(ErrorDetail(message, kind)))
-    return Response(body, error.status_code, error.headers, media_type="application/json")
-
-
-async def handle_client_left(_request: Request, _error: Exception) -> Response:
-    """Answer for a client that left before it had its answer, or before its request was all here."""
-    return Response(status_code=_CLIENT_CLOSED_REQUEST)
-
-
-async def handle_unexpected_error(_request: Request, error: Exception) -> Response:
-    """Answer for a fault of ours. The framework raises the error again after this, so it is logged once."""
-    return error_response(error)
 
 
 def _field_path(location: tuple[int | str, ...]) -> str | None:

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from chairlift.config.sections import ConnectionSettings
 from chairlift.errors import ChairliftError, DrainingError, InvalidRequestError, OverloadedError
-from chairlift.server.errors import error_response
+from chairlift.server.refusals import refusal
 
 _LINGER_S = 2.0
 """How long the rest of a request may still come once it has its answer: who sends on may not have read it yet."""
@@ -63,6 +63,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection. :func:`guarded_protocol` makes a class of it with the settings."""
 
     settings: ConnectionSettings
+    url = b""
 
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
@@ -182,6 +183,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """The request that came last; uvicorn declares that there always is one."""
         return self.cycle
 
+    @property
+    def _asked_path(self) -> str:
+        """Where the request goes, as far as its line is here."""
+        return self.url.partition(b"?")[0].decode("latin-1")
+
     def _close(self) -> None:
         """Close; but if the client is still sending, only this side at first."""
         if self._is_lingering or self._socket.is_closing():
@@ -239,7 +245,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal = error
         if self.transport.is_closing():
             return
-        response = error_response(error)
+        response = refusal(self._asked_path, error)
         status = HTTPStatus(response.status_code)
         lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode("latin-1")]
         lines += [name + b": " + value for name, value in response.raw_headers if name != b"connection"]

@@ -2,14 +2,14 @@
 
 from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chairlift.errors import AuthenticationError, ChairliftError, InvalidRequestError
 from chairlift.server.access import ANYBODY, Access, Caller
-from chairlift.server.errors import error_response
+from chairlift.server.refusals import refusal
 
 PUBLIC_PATHS = frozenset({"/health", "/ping", "/ready", "/load", "/metrics", "/version", "/docs", "/openapi.json"})
 """Answered without a key; every other path needs it."""
@@ -19,6 +19,9 @@ REQUESTS_PATH = "/v1/requests"
 ADMIN_PATH = "/admin/"
 ADMIN_PATHS = frozenset({REQUESTS_PATH, "/reset_prefix_cache"})
 
+Asked = Literal["nobody", "client", "client or administrator", "administrator"]
+"""Whose key a path asks for, where there are keys."""
+
 _MAX_LABEL_CHARS = 128
 
 
@@ -26,6 +29,15 @@ class AdministrationOffError(InvalidRequestError):
     """There is no key for administration, so its endpoints do not exist."""
 
     http_status = HTTPStatus.NOT_FOUND
+
+
+def asked_for(path: str) -> Asked:
+    """Whose key a path asks for."""
+    if path in PUBLIC_PATHS:
+        return "nobody"
+    if path.startswith(ADMIN_PATH) or path in ADMIN_PATHS:
+        return "administrator"
+    return "client or administrator" if path.startswith(f"{REQUESTS_PATH}/") else "client"
 
 
 def request_label(scope: Scope) -> str | None:
@@ -70,20 +82,20 @@ class AccessGuard:
         try:
             caller = self._find_caller(scope["path"], Headers(scope=scope))
         except ChairliftError as error:
-            await error_response(error)(scope, receive, send)
+            await refusal(scope["path"], error)(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self.app(scope, receive, send)
 
     def _find_caller(self, path: str, headers: Headers) -> Caller:
-        if path in PUBLIC_PATHS:
+        asked = asked_for(path)
+        if asked == "nobody":
             return ANYBODY
-        if path.startswith(ADMIN_PATH) or path in ADMIN_PATHS:
+        if asked == "administrator":
             return self._admin(path, headers)
         caller = self._access.find_caller(headers)
-        if caller is None or caller is ANYBODY:
-            admin = self._access.find_admin(headers) if path.startswith(f"{REQUESTS_PATH}/") else None
-            caller = admin or caller
+        if asked == "client or administrator" and (caller is None or caller is ANYBODY):
+            caller = self._access.find_admin(headers) or caller
         if caller is None:
             raise AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
         return caller

@@ -1,4 +1,7 @@
-"""The OpenAPI document: request schemas from pydantic, answers from msgspec. Knows nothing of any endpoint."""
+"""The OpenAPI document: request schemas from pydantic, answers from msgspec, and whose key each path asks for.
+
+Knows nothing of any endpoint.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -11,9 +14,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
+from chairlift.server.access import Access
 from chairlift.server.errors import ErrorBody
+from chairlift.server.middleware import asked_for
 
 _SCHEMAS = "#/components/schemas/"
+
+_KEY, _KEY_HEADER = "key", "keyHeader"
+_ADMIN_KEY, _ADMIN_KEY_HEADER = "adminKey", "adminKeyHeader"
+"""Names of the ways to send a key; a header of Anthropic's clients does for either."""
 
 
 def documented(
@@ -53,22 +62,63 @@ def query_parameter(name: str, description: str, **schema: Any) -> dict[str, Any
     return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
 
 
-def install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]) -> None:
-    """Add the schemas that :func:`documented` refers to; the document is made once, when it is first asked for."""
+def install_openapi(
+    app: FastAPI, access: Access, bodies: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]
+) -> None:
+    """Add the schemas that :func:`documented` refers to, and the keys that are asked for.
+
+    The document is made once, when it is first asked for.
+    """
     build = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = build()
-            document.setdefault("components", {})["schemas"] = _schemas(bodies, answers)
-            for operations in document["paths"].values():
+            components = document.setdefault("components", {})
+            components["schemas"] = _schemas(bodies, answers)
+            if schemes := _security_schemes(access):
+                components["securitySchemes"] = schemes
+            for path, operations in document["paths"].items():
+                security = _security(path, access)
                 for operation in operations.values():
+                    if security:
+                        operation["security"] = security
                     # The framework checks nothing here, so its answer to what it would refuse is never given.
                     operation["responses"].pop("422", None)
                     operation["responses"].setdefault("default", _described(ErrorBody, "An error"))
         return build()
 
     app.openapi = openapi
+
+
+def _security_schemes(access: Access) -> dict[str, Any]:
+    schemes: dict[str, Any] = {}
+    for names, is_asked, whose in (
+        ((_KEY, _KEY_HEADER), access.needs_key, "a client"),
+        ((_ADMIN_KEY, _ADMIN_KEY_HEADER), access.has_admin, "the administrator"),
+    ):
+        if is_asked:
+            bearer, header = names
+            schemes[bearer] = {"type": "http", "scheme": "bearer", "description": f"The key of {whose}."}
+            schemes[header] = {
+                "type": "apiKey",
+                "in": "header",
+                "name": "x-api-key",
+                "description": "The same key, where there is no Authorization.",
+            }
+    return schemes
+
+
+def _security(path: str, access: Access) -> list[dict[str, list[str]]]:
+    """The ways to be let in, any of which will do; none where no key is asked for."""
+    asked = asked_for(path)
+    names: list[str] = []
+    if access.needs_key and asked in ("client", "client or administrator"):
+        names += [_KEY, _KEY_HEADER]
+    if access.has_admin and asked in ("administrator", "client or administrator"):
+        names += [_ADMIN_KEY, _ADMIN_KEY_HEADER]
+    may_have_none = asked == "client or administrator" and not access.needs_key and names
+    return [*([{}] if may_have_none else []), *({name: []} for name in names)]
 
 
 def _schemas(bodies: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chairlift.errors import ChairliftError, ConfigurationError, InvalidRequestError
 from chairlift.server.announce import is_loopback
-from chairlift.server.errors import error_response, shorten
+from chairlift.server.errors import shorten
+from chairlift.server.refusals import refusal
 
 ANY = "*"
 _LOCAL_NAME = "localhost"
@@ -92,7 +93,7 @@ class OriginGuard:
             try:
                 self._rules.check(Headers(scope=scope))
             except ChairliftError as error:
-                await error_response(error)(scope, receive, send)
+                await refusal(scope["path"], error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 

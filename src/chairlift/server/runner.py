@@ -3,7 +3,7 @@
 ::
 
     bind ──> engine.start ──> serving ──first signal──> draining ──all ended or timeout──> exit 0
-                 │                                         └──second signal──> exit at once, status 1
+                 │                                         └──second signal──> all aborted, exit at once, status 1
                  └──signal──> exit 0
 
 While draining the socket stays open: new requests are answered 503 with Retry-After instead of being cut off.
@@ -42,6 +42,8 @@ _FILES_PER_ACCEPT = 32
 """Files that the process may open, for each of them."""
 _LAST_WORDS_S = 5
 """Seconds that answers get to leave the socket once the engine has stopped."""
+_LAST_MOMENT_S = 0.3
+"""The same after a second signal."""
 
 
 def run_server(
@@ -163,6 +165,11 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         yield
 
+    def cut_off(self) -> None:
+        """Close every connection, whatever is on its way."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._when_ready()
@@ -185,7 +192,7 @@ class _Service:
         self._listener = listener
         self._say = say
         self._stop_wanted = asyncio.Event()
-        self._is_forced = False
+        self._force_wanted = asyncio.Event()
         app = create_app(engine, web.settings, web.access, web.sections)
         self._batches: Batches | None = app.state.batches
         config = uvicorn.Config(
@@ -207,7 +214,8 @@ class _Service:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         _share_log_handlers(self._settings.log_level)
-        beside = [asyncio.ensure_future(self._stop_when_wanted())]
+        stopping = asyncio.ensure_future(self._stop_when_wanted())
+        beside = [stopping, asyncio.ensure_future(self._give_up_when_wanted(stopping))]
         try:
             if await self._start_engine():
                 if self._batches is not None:
@@ -218,7 +226,7 @@ class _Service:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
             await self._engine.stop(0.0)
-        return 1 if self._is_forced else 0
+        return 1 if self._force_wanted.is_set() else 0
 
     async def _start_engine(self) -> bool:
         starting = asyncio.ensure_future(self._engine.start())
@@ -248,13 +256,17 @@ class _Service:
                 host,
                 port,
             )
+        if self._batches is not None and self._access.trusts_user_alone:
+            logger.warning(
+                "--trust-user with --batch-dir: requests for files and batches name their user in the address, as "
+                "/v1/files?user=NAME, and those that name none share what they keep; or set --tenant-header"
+            )
         self._say(ready_text(self._engine.model_info.name, base_url(host, port), needs_key=has_key))
 
     def _on_signal(self, number: int) -> None:
         if self._stop_wanted.is_set():
             logger.warning("%s again: stopping at once", signal.Signals(number).name)
-            self._is_forced = True
-            self._http.force_exit = self._http.should_exit = True
+            self._force_wanted.set()
             return
         timeout_s = self._settings.shutdown_timeout
         logger.info("%s: no new requests, running ones get %g s to end", signal.Signals(number).name, timeout_s)
@@ -266,6 +278,17 @@ class _Service:
             await self._engine.stop(self._settings.shutdown_timeout)
         finally:
             self._http.should_exit = True
+
+    async def _give_up_when_wanted(self, stopping: asyncio.Future[None]) -> None:
+        """End what runs, each with its error; whoever has not read that in a moment is cut off."""
+        await self._force_wanted.wait()
+        self._http.force_exit = self._http.should_exit = True
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        ending = asyncio.ensure_future(self._engine.stop(0.0))
+        await asyncio.wait((ending,), timeout=_LAST_MOMENT_S)
+        self._http.cut_off()
+        await ending
 
 
 def _share_log_handlers(level: str) -> None:

@@ -13,7 +13,7 @@ from chairlift.core import invariants
 from chairlift.core.request import Request
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.scheduler import Scheduler
-from chairlift.core.step_plan import Chunk, NewRequest, PageCopy, StepPlan
+from chairlift.core.step_plan import NOT_NUMBERS, Chunk, NewRequest, PageCopy, StepPlan
 from chairlift.core.stepper import Stepper
 from chairlift.execution.torch_backend import build
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
@@ -210,7 +210,7 @@ def test_a_request_whose_logits_are_not_finite_fails_alone(source: ModelSource) 
     healthy = NewRequest(2, prompt, 5, 0, (2, 3), GREEDY, 0)
     chunks = (Chunk(1, 4, 1, samples=True), Chunk(2, 0, 5, samples=True))
     result = executor.wait(executor.submit(StepPlan(0, 0, 6, 0, new=(poisoned, healthy), chunks=chunks)))
-    assert result.failed_rows == (0,)
+    assert (result.failed_rows, result.failures) == ((0,), {1: NOT_NUMBERS})
     alone = executor.wait(executor.submit(StepPlan(1, 1, 5, 0, new=(healthy,), chunks=(Chunk(2, 0, 5, samples=True),))))
     assert alone.failed_rows == ()
     assert alone.token_ids == result.token_ids[1:]

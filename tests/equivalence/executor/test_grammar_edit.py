@@ -20,6 +20,7 @@ from chairlift.execution.torch_backend.batch import SamplingRows
 from chairlift.execution.torch_backend.build import build_executor
 from chairlift.execution.torch_backend.grammar_edit import GrammarEdit
 from chairlift.execution.torch_backend.request_table import RequestTable
+from chairlift.execution.torch_backend.sampler import sample
 from chairlift.structured.compiler import GrammarCompiler
 from chairlift.structured.masks import GrammarMasks
 from chairlift.structured.sources import choice_part, json_part, regex_part, whole
@@ -156,6 +157,17 @@ def test_rows_without_a_grammar_are_left_alone_and_a_failed_one_has_nothing() ->
     assert not torch.isfinite(logits[2]).any()
     assert list(table.grammar_failures()) == [2]
     assert table.grammar_failures()[2].startswith("cannot be followed any further: ")
+
+
+def test_logits_that_are_no_numbers_are_told_from_a_grammar_that_leaves_nothing() -> None:
+    import numpy as np
+
+    table = table_with(whole(choice_part(["ab"]), "c"), whole(choice_part(["ab"]), "c"))
+    table.token_ids[table.row(1), 2] = ord("x")
+    rows = SamplingRows(np.array([table.row(0), table.row(1)]), np.array([2, 3]), torch.arange(2))
+    sampled = sample(torch.full((2, 300), torch.nan), table, rows, edits=[GrammarEdit(make_masks())])
+    assert (sampled.failed_rows, sampled.broken_rows) == ((0, 1), (0,))
+    assert table.request_ids({table.row(0)}) == [0]
 
 
 def test_the_end_of_a_grammar_counts_more_than_min_tokens() -> None:

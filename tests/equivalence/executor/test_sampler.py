@@ -199,7 +199,7 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float, temperature: float) ->
         table.add(request)
     where = SamplingRows(np.array([table.row(i) for i in range(3)]), np.array([1, 1, 1]), torch.arange(3))
     sampled = sample(logits.clone(), table, where, Rows.draw)
-    assert sampled.failed_rows == (1,)
+    assert sampled.failed_rows == sampled.broken_rows == (1,)
     assert sampled.token_ids[[0, 2]].tolist() == [good[0], good[2]]
 
 
@@ -207,7 +207,8 @@ def test_a_row_without_any_possible_token_fails() -> None:
     table = RequestTable(1, 4, 4)
     table.add(NewRequest(0, (1,), 1, 0, (0,), SamplingParams(temperature=1.0), 0))
     rows = SamplingRows(np.array([table.row(0)]), np.array([1]), torch.arange(1))
-    assert sample(torch.full((1, VOCAB_SIZE), -torch.inf), table, rows).failed_rows == (0,)
+    sampled = sample(torch.full((1, VOCAB_SIZE), -torch.inf), table, rows)
+    assert (sampled.failed_rows, sampled.broken_rows) == ((0,), ())
 
 
 params_strategy = st.fixed_dictionaries(

@@ -83,6 +83,17 @@ def test_too_many_bytes_of_headers_are_refused(strict: ServerProcess, headers: b
         assert "--max-header-bytes" in error_of(received)
 
 
+@pytest.mark.parametrize(("path", "fields"), [("/v1/messages?beta=true", {"type", "error"}), (COMPLETIONS, {"error"})])
+def test_a_connection_is_refused_in_the_shape_of_the_api_that_is_asked(
+    path: str, fields: set[str], strict: ServerProcess
+) -> None:
+    with RawConnection(strict) as connection:
+        connection.send_head(path, "X-Long: " + "y" * 5000)
+        received = connection.read_to_end()
+    assert status(received) == 431
+    assert set(json.loads(received.split(b"\r\n\r\n", 1)[1])) == fields
+
+
 def test_a_long_line_is_refused(strict: ServerProcess) -> None:
     with RawConnection(strict) as connection:
         connection.send(b"GET /" + b"a" * 8000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -84,15 +84,19 @@ def test_tenants_do_not_see_in_the_cache_what_others_asked(guarded: ServerProces
     assert cached_tokens("sk-b") > 0
 
 
-def test_a_server_for_everybody_says_so_loudly(server: ServerProcess, guarded: ServerProcess) -> None:
-    with ServerProcess("--host", "0.0.0.0", "--log-level", "warning") as open_to_all:
+def test_a_server_for_everybody_says_so_loudly(server: ServerProcess, guarded: ServerProcess, tmp_path: Path) -> None:
+    """And which settings have no effect, and what users share."""
+    flags = ("--model", "some/model", "--trust-user", "--batch-dir", str(tmp_path))
+    with ServerProcess("--host", "0.0.0.0", "--log-level", "warning", *flags) as open_to_all:
         assert httpx.get(open_to_all.url + "/v1/models").status_code == 200
-    (warned,) = [line for line in open_to_all.log if " WARNING " in line]
+    without_effect, warned, shared = [line for line in open_to_all.log if " WARNING " in line]
+    assert "--model has no effect: --executor fake" in without_effect
+    assert "/v1/files?user=NAME" in shared
     assert "NO API KEY IS NEEDED" in warned
     assert "other machines can reach 0.0.0.0" in warned
     assert "CHAIRLIFT_API_KEY" in warned
     for quiet in (server, guarded):
-        assert not any("NO API KEY" in line for line in quiet.log)
+        assert not any("NO API KEY" in line or "no effect" in line or "?user=" in line for line in quiet.log)
 
 
 @pytest.mark.parametrize("path", ["/admin/scheduler", "/v1/requests"])

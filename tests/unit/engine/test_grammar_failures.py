@@ -7,6 +7,7 @@ import pytest
 from chairlift.config.load import load_settings
 from chairlift.core.grammar import Grammar
 from chairlift.core.sampling_params import SamplingParams
+from chairlift.core.step_plan import NOT_NUMBERS
 from chairlift.engine.build import build_engine
 from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.messages import AddRequest, Choice, StepDone, Update, decode_outbound, encode
@@ -39,6 +40,15 @@ def test_a_grammar_that_costs_too_much_is_told_from_one_that_leaves_nothing() ->
         assert isinstance(error, InvalidRequestError)
         assert error.param == "guided_json"
     assert isinstance(error_of(None, SamplingParams()), EngineUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(grammar=Grammar("text", "guided_json")), SamplingParams(min_tokens=2)]
+)
+def test_logits_that_are_no_numbers_are_not_the_requests_fault(sampling: SamplingParams) -> None:
+    error = error_of(NOT_NUMBERS, sampling)
+    assert isinstance(error, EngineUnavailableError)
+    assert error.message == "the engine could not go on with this request: the model's logits are not numbers"
 
 
 def test_the_engine_says_why_and_of_whom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ class Site:
     batch: BatchSettings = field(default_factory=BatchSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     tenancy: TenancySettings | None = None
     tenants: Tenants = TENANTS
     headers: tuple[dict[str, str], dict[str, str]] = (
@@ -63,7 +64,7 @@ class Site:
     async def open(self) -> AsyncIterator["Site"]:
         settings = replace(self.batch, batch_dir=str(self.folder))
         sections = WebSections(batches=settings, connections=self.connections, limits=self.limits)
-        app = create_app(self.engine, ServerSettings(), Access(ServerSettings(), self.tenancy, self.tenants), sections)
+        app = create_app(self.engine, self.server, Access(self.server, self.tenancy, self.tenants), sections)
         batches: Batches = app.state.batches
         self.store = batches.store
         self.runner = batches.runner = BatchRunner(app, batches.store, settings, clock=lambda: self.now_s)
@@ -382,6 +383,35 @@ def test_there_is_nothing_left_of_what_was_refused(tmp_path: Path) -> None:
     run(Site(tmp_path), work)
 
 
+@pytest.mark.parametrize(
+    ("written", "filename"),
+    [
+        ("filename*=UTF-8''na%C3%AFve%20one.jsonl", "naïve one.jsonl"),
+        ("FileName* = iso-8859-1'de'%FCber.jsonl", "über.jsonl"),
+        ("filename*=UTF-8''other.jsonl; filename=plain.jsonl", "plain.jsonl"),
+        ("filename*=plain.jsonl", None),
+        ("filename*=utf-7''%2BAOk-", None),
+    ],
+)
+def test_a_filename_may_be_written_in_the_extended_form_alone(
+    written: str, filename: str | None, tmp_path: Path
+) -> None:
+    body = (
+        f'--x\r\nContent-Disposition: form-data; name="file"; {written}\r\n\r\nabc\r\n'
+        '--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x--\r\n'
+    )
+
+    async def work(site: Site) -> None:
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        answer = await site.a.post("/v1/files", content=body, headers=kind)
+        if filename is None:
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+            return
+        assert (answer.status_code, answer.json()["filename"], answer.json()["bytes"]) == (200, filename, 3)
+
+    run(Site(tmp_path), work)
+
+
 def test_an_upload_that_does_not_go_on_is_cut_off(tmp_path: Path) -> None:
     async def half() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + b"y" * 5000
@@ -473,7 +503,7 @@ def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
     async def work(site: Site) -> None:
         ids = [await upload(site.a, b"x" * number) for number in range(5)]
         await site.start(line(1))
-        for path, wanted in (("/v1/files", 6), ("/v1/batches", 1)):
+        for path, wanted, too_many in (("/v1/files", 6, "10001"), ("/v1/batches", 1, "1001")):
             read: list[str] = []
             after: dict[str, str] = {}
             while True:
@@ -486,7 +516,7 @@ def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
             assert len(set(read)) == len(read) == wanted
             if path == "/v1/files":
                 assert read[1:] == ids[::-1]
-            for wrong in ({"limit": "0"}, {"limit": "x"}, {"limit": "1001"}, {"after": "nothing"}):
+            for wrong in ({"limit": "0"}, {"limit": "x"}, {"limit": too_many}, {"after": "nothing"}):
                 assert (await site.a.get(path, params=wrong)).status_code == 400
 
     run(Site(tmp_path), work)

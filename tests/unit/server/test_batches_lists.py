@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from chairlift.server.batches import api, store
+from chairlift.server.batches.objects import FileObject, StoredFile
 from tests.unit.server.test_batches import Site, line, run, upload
 
 NUM = 12
@@ -67,6 +68,20 @@ def test_what_was_kept_before_there_were_numbers_is_older(tmp_path: Path) -> Non
         stored["file"]["created_at"] = 5
         path.write_text(json.dumps(stored))
     run(Site(tmp_path), make_more)
+
+
+def test_a_page_of_files_is_as_long_as_openais(tmp_path: Path) -> None:
+    async def work(site: Site) -> None:
+        await upload(site.a, b"x")
+        files = site.store.shelf("tenant a").files
+        for number in range(2, 10_002):
+            file = FileObject(id=f"file-{number}", bytes=1, created_at=0, filename="f", purpose="batch")
+            files[file.id] = StoredFile("tenant a", file, number)
+        assert await ids(site, "/v1/files", limit="10000") == await ids(site, "/v1/files")
+        (oldest,) = await ids(site, "/v1/files", after="file-2")
+        assert oldest not in await ids(site, "/v1/files", limit="10000")
+
+    run(Site(tmp_path), work)
 
 
 def test_files_are_listed_by_purpose_and_in_either_order(tmp_path: Path) -> None:

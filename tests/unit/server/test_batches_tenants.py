@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 
-from chairlift.config.sections import BatchSettings, TenancySettings
+from chairlift.config.sections import BatchSettings, ServerSettings, TenancySettings
 from chairlift.config.tenants import TenantKey, Tenants
 from tests.unit.server.stub_engine import StubEngine
 from tests.unit.server.test_batches import ENDPOINT, Gate, Site, create, line, post_file, run, until, upload
@@ -119,6 +120,55 @@ def test_lines_may_name_their_tenant_where_user_is_trusted_and_nobody_else_does(
         assert len((await site.b.get("/v1/batches")).json()["data"]) == 1
 
     run(site, work)
+
+
+def test_users_that_are_named_in_the_address_see_nothing_of_each_other(tmp_path: Path) -> None:
+    tenants = Tenants(keys=(TenantKey("keyed", "sk-keyed"),))
+    site = Site(
+        tmp_path,
+        tenancy=TenancySettings(trust_user=True),
+        tenants=tenants,
+        server=ServerSettings(api_key="sk"),
+        headers=({"Authorization": "Bearer sk"}, {"Authorization": "Bearer sk-keyed"}),
+    )
+
+    async def work(site: Site) -> None:
+        for client in (site.a, site.b):
+            client.params = {"user": "carol"}
+        file_id = await upload(site.a, line(1, user="dave"))
+        batch_id = (await create(site.a, file_id)).json()["id"]
+        await site.work()
+        assert {sent["terms"].tenant for sent in site.engine.submitted} == {"carol"}
+        assert (await site.a.get(f"/v1/batches/{batch_id}")).json()["status"] == "completed"
+        for params in ({"user": "dave"}, {"user": ""}):
+            site.a.params = params
+            assert await seen(site.a, file_id, batch_id) == (0, 0, 404, 404, 404, 404, 404)
+        assert await seen(site.b, file_id, batch_id) == (0, 0, 404, 404, 404, 404, 404)
+        site.a.params = {"user": "keyed"}
+        assert await seen(site.a, file_id, batch_id) == (400,) * 7
+        site.a.params = {"user": "carol"}
+        assert (await seen(site.a, file_id, batch_id))[:2] == (2, 1)
+
+    async def untrusted(site: Site) -> None:
+        assert len((await site.a.get("/v1/files", params={"user": "carol"})).json()["data"]) == 0
+
+    run(site, work)
+    site.tenancy = None
+    run(site, untrusted)
+
+
+async def seen(client: httpx.AsyncClient, file_id: str, batch_id: str) -> tuple[int, ...]:
+    """How much the lists show, or their status; and the status of everything that names a file or a batch."""
+    lists = [await client.get("/v1/files"), await client.get("/v1/batches")]
+    others = [
+        await client.get(f"/v1/files/{file_id}"),
+        await client.get(f"/v1/files/{file_id}/content"),
+        await client.get(f"/v1/batches/{batch_id}"),
+        await client.post(f"/v1/batches/{batch_id}/cancel"),
+        await create(client, file_id),
+    ]
+    shown = [len(one.json()["data"]) if one.status_code == 200 else one.status_code for one in lists]
+    return (*shown, *(one.status_code for one in others))
 
 
 def test_whoever_keeps_nothing_takes_no_memory_by_asking(tmp_path: Path) -> None:

@@ -205,10 +205,10 @@ def test_a_window_that_ends_after_the_last_answer_is_kept_to(tmp_path: Path, tim
         stored = kept(site, ids[0])
         save = site.store.save
 
-        async def crash_at_the_end(one: StoredBatch) -> None:
+        async def crash_at_the_end(one: StoredBatch, **changes: Any) -> None:
             if one.batch.request_counts.completed:
                 await asyncio.Event().wait()
-            await save(one)
+            await save(one, **changes)
 
         site.store.save = crash_at_the_end  # type: ignore[method-assign]
         async with at_work(site):

@@ -12,6 +12,9 @@ from chairlift.cli.field_tables import COMPUTING, UNDOCUMENTED, coverage_parts
 from chairlift.config.sections import ServerSettings
 from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.server.app import create_app
+from chairlift.server.openai import no_effect
+from chairlift.server.openai.no_effect import names_without_effect
+from chairlift.server.openai.requests import ChatBody
 from tests.unit.server.stub_engine import StubEngine, post, request
 
 HEADER = "x-chairlift-ignored-fields"
@@ -56,6 +59,85 @@ def test_what_has_no_effect_is_named(path: str, fields: dict[str, Any], named: s
     answer = ask(path, **fields, stream=stream)
     assert answer.status_code == 200, answer.text
     assert answer.headers.get(HEADER) == named
+
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+TEXT = {"type": "text", "text": "x"}
+FUNCTION = {"name": "look", "parameters": {"type": "object", "properties": {"cached": {"type": "integer"}}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "named"),
+    [
+        ("/v1/messages",
+         {"messages": [{"role": "user", "content": [{**TEXT, **CACHED}, TEXT]}] * 3,
+          "system": [{**TEXT, **CACHED}],
+          "tools": [{"name": "look", "input_schema": {"type": "object", "default": 1}, **CACHED}],
+          "tool_choice": {"type": "any"}},
+         "messages[].content[].cache_control, system[].cache_control, tools[].cache_control"),
+        ("/v1/messages",
+         {"messages": [{"role": "user", "content": [
+             {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [{**TEXT, "citations": [1]}]}]}]},
+         "messages[].content[].content[].citations, messages[].content[].is_error"),
+        ("/v1/chat/completions",
+         {"messages": [{"role": "assistant", "content": [{**TEXT, **CACHED}], "audio": {"id": "a"}, "refusal": None,
+                        "annotations": [], "function_call": None}, *HELLO],
+          "tools": [{"type": "function", "function": {**FUNCTION, "returns": "x"}, "defer_loading": True}],
+          "tool_choice": "required",
+          "structured_outputs": None},
+         "messages[].audio, messages[].content[].cache_control, tools[].defer_loading, tools[].function.returns"),
+        ("/v1/chat/completions",
+         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object", "x": 1}, "kind": 1}}},
+         "response_format.json_schema.kind"),
+        ("/v1/responses",
+         {"input": [{"type": "message", "role": "user", "id": "m", "status": "completed",
+                     "content": [{"type": "input_text", "text": "x", "annotations": []}]}]},
+         "input[].id, input[].status"),
+        ("/v1/completions", {"prompt": ["x", "y"]}, None),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_within_objects_and_lists_is_named_once(
+    path: str, fields: dict[str, Any], named: str | None
+) -> None:
+    answer = ask(path, **fields)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get(HEADER) == named
+
+
+def test_names_that_a_client_makes_up_are_few_and_can_be_written() -> None:
+    turn = {"role": "user", "content": "x", "x\r\nSet-Cookie": 1, "naïve": 1, "y" * 65: 1}
+    turn |= {f"field-{number:03}": 1 for number in range(100)}
+    answer = ask("/v1/chat/completions", messages=[turn])
+    names = answer.headers[HEADER].split(", ")
+    assert names[:2] == ["messages[].?", "messages[].field-000"]
+    assert len(names) == no_effect.MAX_NAMES + 1
+    assert (names[-1], len(answer.headers[HEADER]) < 2000) == ("...", True)
+
+
+def test_of_a_long_conversation_the_ends_are_looked_at() -> None:
+    """And what comes behind it is not forgotten for it."""
+
+    class Long(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all of a long list was looked at")
+
+    body = ChatBody.model_validate({"messages": HELLO * 10_000, "tools": [{"type": "function", "function": FUNCTION}]})
+    for place in (0, -1):
+        body.messages[place].model_extra["here"] = place
+    body.messages[5000].model_extra["not_here"] = 1
+    body.tools[0].model_extra["and_here"] = 1
+    body.messages = Long(body.messages)
+    assert names_without_effect(body) == ["messages[].here", "tools[].and_here"]
+
+
+def test_what_has_no_effect_does_not_reach_the_chat_template() -> None:
+    tokenizer = NotingTokenizer()
+    tools = [{"type": "function", "function": {**FUNCTION, "returns": "x"}, "defer_loading": True}]
+    asked = {"messages": [{"role": "user", "content": "x", "name": "me", "extra": 1}], "tools": tools, "max_tokens": 1}
+    answer = post("/v1/chat/completions", {**asked, "tool_choice": "required"}, engine=StubEngine(tokenizer=tokenizer))
+    assert answer.status_code == 200, answer.text
+    assert tokenizer.told[0]["tools"] == [{"type": "function", "function": FUNCTION}]
+    assert tokenizer.messages[0] == [{"role": "user", "content": "x", "name": "me"}]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +226,11 @@ class NotingTokenizer(ByteTokenizer):
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
+        self.messages: list[Sequence[Any]] = []
 
     def apply_chat_template(self, messages: Sequence[Any], /, **variables: Any) -> str:
         self.told.append(variables)
+        self.messages.append(messages)
         return super().apply_chat_template(messages)
 
 

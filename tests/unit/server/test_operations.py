@@ -1,16 +1,22 @@
+import asyncio
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import httpx
 import pytest
 
-from chairlift.config.sections import ServerSettings
+from chairlift.config.sections import ServerSettings, TenancySettings
 from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.errors import ConfigurationError
+from chairlift.server.access import Access
+from chairlift.server.app import create_app
+from chairlift.server.middleware import asked_for
 from tests.unit.server.stub_engine import Facts, StubEngine, post, request
 
 KEY = ServerSettings(api_key="sésame")
+SETTINGS = ServerSettings()
 
 
 def bearer(key: str, scheme: str = "Bearer") -> dict:
@@ -172,6 +178,48 @@ def test_the_openapi_document_has_no_loose_ends() -> None:
     assert references <= set(document["components"]["schemas"])
     assert {"CompletionBody", "ChatBody", "Completion", "ChatCompletion", "ErrorBody"} <= references
     assert "/v1/chat/completions" in document["paths"]
+
+
+def test_a_document_without_keys_asks_for_none() -> None:
+    document = request("GET", "/openapi.json").json()
+    assert "securitySchemes" not in document["components"]
+    assert not [one for methods in document["paths"].values() for one in methods.values() if "security" in one]
+
+
+@pytest.mark.parametrize(("api_key", "admin_key"), [("sk-client", "sk-admin"), ("sk-client", None), (None, "sk-admin")])
+def test_the_document_says_which_key_each_operation_asks_for(api_key: str | None, admin_key: str | None) -> None:
+    """Each operation is sent without a key, and with each key in each way: it is let in as the document says."""
+    app = create_app(
+        StubEngine(), SETTINGS, Access(ServerSettings(api_key=api_key), TenancySettings(admin_api_key=admin_key))
+    )
+    keys = {"key": api_key, "keyHeader": api_key, "adminKey": admin_key, "adminKeyHeader": admin_key}
+    keys = {name: key for name, key in keys.items() if key is not None}
+
+    async def wrong() -> list[str]:
+        document = app.openapi()
+        schemes = document["components"]["securitySchemes"]
+        assert set(schemes) == set(keys)
+        found: list[str] = []
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            for path, methods in document["paths"].items():
+                for method, operation in methods.items():
+                    ways = [name for way in operation.get("security", [{}]) for name in (*way, *([] if way else [""]))]
+                    for name in ("", *keys):
+                        answer = await client.request(method, path, headers=sent(schemes.get(name), keys.get(name)))
+                        is_let_in = answer.status_code != 401
+                        if is_let_in != (name in ways or "" in ways) and not is_off(path):
+                            found.append(f"{method} {path} with {name!r}: {answer.status_code}, but {ways}")
+        return found
+
+    def sent(scheme: dict[str, str] | None, key: str | None) -> dict[str, str]:
+        if scheme is None or key is None:
+            return {}
+        return {"Authorization": f"Bearer {key}"} if scheme["type"] == "http" else {scheme["name"]: key}
+
+    def is_off(path: str) -> bool:
+        return admin_key is None and asked_for(path) == "administrator"
+
+    assert asyncio.run(wrong()) == []
 
 
 def test_the_documentation_page_loads_nothing_from_elsewhere() -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from chairlift.core.step_plan import PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+from chairlift.core.step_plan import NOT_NUMBERS, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
 from chairlift.execution.torch_backend.batch import SamplingRows, ScoredTokens, StandingBatch
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kv_cache import KVCache
@@ -129,12 +129,18 @@ class TorchExecutor:
             token_ids=tuple(sampled.token_ids.tolist()),
             duration_ns=time.perf_counter_ns() - started_ns,
             failed_rows=sampled.failed_rows,
-            failures=self._batch.table.grammar_failures() if sampled.failed_rows else {},
+            failures=self._failures(sampled, rows) if sampled.failed_rows else {},
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
             embeddings=embeddings,
             swap_duration_ns=swap_duration_ns,
         )
+
+    def _failures(self, sampled: Sampled, rows: SamplingRows) -> dict[int, str]:
+        """Why rows failed, by request id, as far as it is known."""
+        table = self._batch.table
+        broken = table.request_ids(set(rows.table_rows[list(sampled.broken_rows)].tolist()))
+        return {**table.grammar_failures(), **dict.fromkeys(broken, NOT_NUMBERS)}
 
     def _sample(self, hidden: torch.Tensor, rows: SamplingRows) -> Sampled:
         parts: list[Sampled] = []
@@ -145,12 +151,13 @@ class TorchExecutor:
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
         starts = [index * self._rows_at_once for index in range(len(parts))]
         failed = [start + row for start, part in zip(starts, parts, strict=True) for row in part.failed_rows]
+        broken = [start + row for start, part in zip(starts, parts, strict=True) for row in part.broken_rows]
         logprobs = {
             start + row: found
             for start, part in zip(starts, parts, strict=True)
             for row, found in part.logprobs.items()
         }
-        return Sampled(token_ids, tuple(failed), logprobs)
+        return Sampled(token_ids, tuple(failed), logprobs, tuple(broken))
 
     def _score(self, hidden: torch.Tensor, scored: Sequence[ScoredTokens]) -> dict[int, PromptLogprobs]:
         token_ids = np.concatenate([tokens.token_ids for tokens in scored])

@@ -3,6 +3,8 @@
 Knows nothing of plans or tensors: plain NumPy columns, so that a step gathers all its rows at once.
 """
 
+from collections.abc import Container
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -117,6 +119,10 @@ class RequestTable:
         if row is not None:
             self._free.append(row)
             self.grammars.pop(row, None)
+
+    def request_ids(self, rows: Container[int]) -> list[int]:
+        """Requests in these rows."""
+        return [request_id for request_id, row in self._rows.items() if row in rows]
 
     def grammar_failures(self) -> dict[int, str]:
         """Requests whose grammars have failed, and why."""

@@ -26,15 +26,19 @@ from chairlift.execution.torch_backend.random_bits import uniforms
 from chairlift.execution.torch_backend.request_table import LOGPROBS, RequestTable
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
+_NEVER = float("-inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token per row, and the rows whose logits were no numbers (their token is meaningless)."""
+    """One token per row, and the rows from which none could be drawn (their token is meaningless)."""
 
     token_ids: NDArray[np.int64]
     failed_rows: tuple[int, ...]
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
     """By row, where they were asked for."""
+    broken_rows: tuple[int, ...] = ()
+    """The failed rows of which a possible token's logit is no number, or infinite: the others have no possible one."""
 
 
 def sample(
@@ -66,6 +70,7 @@ def sample(
     chosen = logits.numpy().argmax(axis=-1)  # [S]; what is not a number comes first
     best = logits[torch.arange(len(chosen)), torch.from_numpy(chosen)]  # [S]
     failed = np.flatnonzero(~np.isfinite(best.numpy()))
+    broken = tuple(failed[best.numpy()[failed] != _NEVER].tolist())
     draws = (columns["temperature"] > 0.0) & (columns["top_k"] != 1)
     draws[failed] = False
     chosen[failed] = 0
@@ -75,6 +80,6 @@ def sample(
         numbers = uniforms(np.ascontiguousarray(drawn_columns["seed"]), rows.positions[drawn])
         chosen[drawn] = draw(logits, best, drawn, drawn_columns, numbers)
     if raw is None:
-        return Sampled(chosen, tuple(failed.tolist()))
+        return Sampled(chosen, tuple(failed.tolist()), broken_rows=broken)
     logprobs = describe_tokens(raw, chosen[described], columns["logprobs"][described])
-    return Sampled(chosen, tuple(failed.tolist()), dict(zip(described.tolist(), logprobs, strict=True)))
+    return Sampled(chosen, tuple(failed.tolist()), dict(zip(described.tolist(), logprobs, strict=True)), broken)

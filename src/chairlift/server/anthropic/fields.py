@@ -21,7 +21,7 @@ class Block(Part):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
-    is_error: bool | None = None
+    is_error: bool | None = no_effect("what a tool returned says so itself")
     thinking: str | None = None
 
 

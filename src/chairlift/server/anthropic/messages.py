@@ -1,10 +1,7 @@
 """POST /v1/messages: Anthropic's API, whole or as a stream, on the same engine. Knows nothing of OpenAI's shapes."""
 
-import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
-from http import HTTPStatus
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chairlift.engine.outputs import ChoiceDelta
-from chairlift.errors import ChairliftError, OverloadedError
+from chairlift.server.anthropic.errors import to_messages_error
 from chairlift.server.anthropic.fields import CountBody, MessagesBody, to_chat
 from chairlift.server.anthropic.objects import (
     AssistantMessage,
@@ -22,7 +19,6 @@ from chairlift.server.anthropic.objects import (
     ContentBlock,
     MessageDelta,
     MessagesError,
-    MessagesErrorDetail,
     MessagesEvent,
     MessagesUsage,
     TextBlock,
@@ -31,8 +27,7 @@ from chairlift.server.anthropic.objects import (
     ToolUseBlock,
 )
 from chairlift.server.body import is_long_body, read_body
-from chairlift.server.disconnect import ClientLeftError
-from chairlift.server.errors import describe, error_response, invalid_body
+from chairlift.server.errors import invalid_body
 from chairlift.server.openai.answering import Head, StreamUsage, answer
 from chairlift.server.openai.chat import prepare_chat
 from chairlift.server.openai.requests import ChatBody
@@ -43,47 +38,7 @@ from chairlift.server.tools.pieces import Assembled, CallArguments, CallStart, C
 from chairlift.server.tools.reader import AnswerReader, ReadingPlan
 from chairlift.server.workers import in_worker
 
-logger = logging.getLogger(__name__)
 router = APIRouter()
-
-_ERROR_TYPES = {
-    HTTPStatus.BAD_REQUEST: "invalid_request_error",
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.FORBIDDEN: "permission_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
-}
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def _with_errors(endpoint: Endpoint) -> Endpoint:
-    """Answer refusals in Anthropic's shape."""
-
-    @wraps(endpoint)
-    async def guarded(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ClientLeftError:
-            raise
-        except ChairliftError as error:
-            if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, OverloadedError):
-                logger.error("request failed: %s", error.message)
-            return refuse_message(error)
-
-    return guarded
-
-
-def refuse_message(error: ChairliftError) -> Response:
-    """The answer for a refusal, in Anthropic's shape."""
-    refusal = error_response(error)
-    headers = {name: value for name, value in refusal.headers.items() if name not in _BODY_HEADERS}
-    return Response(encode(_to_error(error)), refusal.status_code, headers, media_type="application/json")
-
-
-_BODY_HEADERS = frozenset({"content-length", "content-type"})
 
 
 @router.post(
@@ -96,7 +51,6 @@ _BODY_HEADERS = frozenset({"content-length", "content-type"})
         events=MessagesEvent,
     ),
 )
-@_with_errors
 async def create_message(request: Request) -> Response:
     """Write the assistant's next turn, whole or as a stream."""
     body = await read_body(request, MessagesBody)
@@ -109,7 +63,6 @@ async def create_message(request: Request) -> Response:
     "/v1/messages/count_tokens",
     **documented(CountBody, TokenCount, "Count the tokens of a conversation", error=MessagesError),
 )
-@_with_errors
 async def count_tokens(request: Request) -> Response:
     """Say how many tokens a conversation has, without answering it."""
     chat = await _to_chat(request, await read_body(request, CountBody))
@@ -122,15 +75,6 @@ async def _to_chat(request: Request, body: MessagesBody | CountBody) -> ChatBody
         return await in_worker(to_chat, body) if is_long_body(request) else to_chat(body)
     except ValidationError as error:
         raise invalid_body(error) from None
-
-
-def _to_error(error: Exception) -> MessagesError:
-    status = error.http_status if isinstance(error, ChairliftError) else HTTPStatus.INTERNAL_SERVER_ERROR
-    kind = _ERROR_TYPES.get(HTTPStatus(status))
-    if kind is None:
-        is_ours = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        kind = "api_error" if is_ours else "invalid_request_error"
-    return MessagesError(MessagesErrorDetail(kind, describe(error).error.message))
 
 
 class MessagesFormat:
@@ -197,7 +141,7 @@ class MessagesWriter:
 
     def write_error(self, error: Exception) -> bytes:
         """The last event of a stream that failed."""
-        return event(_to_error(error), "error")
+        return event(to_messages_error(error), "error")
 
     def _tell(self, piece: Piece) -> list[MessagesEvent]:
         match piece:

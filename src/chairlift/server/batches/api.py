@@ -5,7 +5,7 @@ A file or batch is its sender's tenant's: everybody else gets the same 404 as fo
 
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -15,7 +15,6 @@ from starlette.responses import Response
 from chairlift.errors import InvalidRequestError, UnknownRequestError
 from chairlift.server.batches.download import download
 from chairlift.server.batches.objects import (
-    ENDED,
     Batch,
     BatchList,
     FileDeleted,
@@ -39,8 +38,6 @@ router = APIRouter()
 
 _HOUR_S = 3600
 _MAX_WINDOW_HOURS = 24 * 14
-_DEFAULT_LISTED = 100
-_MAX_LISTED = 1000
 
 _Listed = TypeVar("_Listed", FileObject, Batch)
 _Key = Annotated[str, Field(max_length=64)]
@@ -79,15 +76,41 @@ _FORM = {
     },
     "required": ["file", "purpose"],
 }
+_USER = (
+    query_parameter(
+        "user",
+        "With --trust-user the tenant, if neither the key nor a header names one; else no effect.",
+        type="string",
+    ),
+)
 _UPLOAD: dict[str, Any] = {
     **documented(None, FileObject, "Upload a file with the requests of a batch"),
-    "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}},
+    "openapi_extra": {
+        "parameters": list(_USER),
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}},
+    },
 }
+
+
+class _PageSize(NamedTuple):
+    """How many things one page of a list has, and how many if nothing is said."""
+
+    most: int
+    default: int
+
+    def parameters(self) -> tuple[dict[str, Any], ...]:
+        """What a request may say about its page."""
+        size = {"type": "integer", "minimum": 1, "maximum": self.most, "default": self.default}
+        return (
+            query_parameter("limit", "How many at most.", **size),
+            query_parameter("after", "The id before them.", type="string"),
+        )
+
+
+_FILES = _PageSize(most=10_000, default=10_000)
+"""As OpenAI has it."""
+_BATCHES = _PageSize(most=1000, default=100)
 _CONTENT = {"description": "The file", "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
-_PAGE = (
-    query_parameter("limit", "How many at most.", type="integer", minimum=1, maximum=_MAX_LISTED),
-    query_parameter("after", "The id before them.", type="string"),
-)
 _CHOICE = (
     query_parameter("purpose", "Only files with this purpose.", type="string"),
     query_parameter("order", "asc for the oldest first.", type="string", enum=["asc", "desc"], default="desc"),
@@ -116,25 +139,30 @@ async def create_file(request: Request) -> Response:
     return _json(upload.file)
 
 
-@router.get("/v1/files", **documented(None, FileList, "List files", query=(*_PAGE, *_CHOICE)))
+@router.get("/v1/files", **documented(None, FileList, "List files", query=(*_FILES.parameters(), *_CHOICE, *_USER)))
 async def list_files(request: Request) -> Response:
     """The caller's files of a ?purpose=, newest first unless ?order= is asc; pages are as those of batches."""
     purpose, order = request.query_params.get("purpose"), request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequestError(f"order must be asc or desc, got {shorten(order)!r}", param="order")
     found = sorted(_shelf(request).files.values(), key=lambda stored: stored.age_key, reverse=order == "desc")
-    shown, has_more = _page(request, [one.file for one in found if purpose is None or one.file.purpose == purpose])
+    files = [one.file for one in found if purpose is None or one.file.purpose == purpose]
+    shown, has_more = _page(request, files, _FILES)
     return _json(FileList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
-@router.get("/v1/files/{file_id}", **documented(None, FileObject, "Describe a file"))
+@router.get("/v1/files/{file_id}", **documented(None, FileObject, "Describe a file", query=_USER))
 async def show_file(request: Request, file_id: str) -> Response:
     """What a file is."""
     return _json(_file(request, file_id).file)
 
 
 @router.get(
-    "/v1/files/{file_id}/content", response_class=Response, responses={200: _CONTENT}, summary="Download a file"
+    "/v1/files/{file_id}/content",
+    response_class=Response,
+    responses={200: _CONTENT},
+    summary="Download a file",
+    openapi_extra={"parameters": list(_USER)},
 )
 async def show_content(request: Request, file_id: str) -> Response:
     """What is in a file."""
@@ -142,7 +170,7 @@ async def show_content(request: Request, file_id: str) -> Response:
     return await download(_batches(request).store.content_path(stored.file))
 
 
-@router.delete("/v1/files/{file_id}", **documented(None, FileDeleted, "Delete a file"))
+@router.delete("/v1/files/{file_id}", **documented(None, FileDeleted, "Delete a file", query=_USER))
 async def delete_file(request: Request, file_id: str) -> Response:
     """Forget a file, which no batch may be working on."""
     stored = _file(request, file_id)
@@ -156,7 +184,7 @@ async def delete_file(request: Request, file_id: str) -> Response:
     return _json(FileDeleted(stored.file.id))
 
 
-@router.post("/v1/batches", **documented(BatchBody, Batch, "Run a file of requests when there is time"))
+@router.post("/v1/batches", **documented(BatchBody, Batch, "Run a file of requests when there is time", query=_USER))
 async def create_batch(request: Request) -> Response:
     """Queue a batch: its requests are in the least urgent tier, and what is not done within the window expires."""
     batches = _batches(request)
@@ -186,27 +214,26 @@ async def create_batch(request: Request) -> Response:
     return _json(batch)
 
 
-@router.get("/v1/batches", **documented(None, BatchList, "List batches", query=_PAGE))
+@router.get("/v1/batches", **documented(None, BatchList, "List batches", query=(*_BATCHES.parameters(), *_USER)))
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first; ?limit= says how many, 100 if absent, and ?after= the id before them."""
     shelf = _shelf(request)
     found = sorted((*shelf.ended_batches.values(), *shelf.open_batches.values()), key=lambda stored: stored.age_key)
-    shown, has_more = _page(request, [stored.batch for stored in reversed(found)])
+    shown, has_more = _page(request, [stored.batch for stored in reversed(found)], _BATCHES)
     return _json(BatchList(shown, first_id=_id_at(shown, 0), last_id=_id_at(shown, -1), has_more=has_more))
 
 
-@router.get("/v1/batches/{batch_id}", **documented(None, Batch, "Describe a batch"))
+@router.get("/v1/batches/{batch_id}", **documented(None, Batch, "Describe a batch", query=_USER))
 async def show_batch(request: Request, batch_id: str) -> Response:
     """How far a batch is."""
     return _json(_batch(request, batch_id).batch)
 
 
-@router.post("/v1/batches/{batch_id}/cancel", **documented(None, Batch, "Cancel a batch"))
+@router.post("/v1/batches/{batch_id}/cancel", **documented(None, Batch, "Cancel a batch", query=_USER))
 async def cancel_batch(request: Request, batch_id: str) -> Response:
     """End a batch; what is done by then can be read."""
     stored = _batch(request, batch_id)
-    if stored.batch.status not in ENDED and stored.batch.status != "cancelling":
-        await _batches(request).runner.cancel(stored)
+    await _batches(request).runner.cancel(stored)
     return _json(stored.batch)
 
 
@@ -237,8 +264,11 @@ def _batch(request: Request, batch_id: str) -> StoredBatch:
 
 
 def _tenant(request: Request) -> str:
-    """Whom what is kept belongs to: as a request counts for it, but nothing here has a field ``user``."""
-    return context_of(request).access.tenant_of(caller_of(request), request.headers, None)
+    """Whom what is kept belongs to: as a request counts for it, but ``user`` is in the address, as most of these
+    requests have no body.
+    """
+    user = request.query_params.get("user")
+    return context_of(request).access.tenant_of(caller_of(request), request.headers, user)
 
 
 def _owner(tenant: str) -> str:
@@ -246,11 +276,11 @@ def _owner(tenant: str) -> str:
     return f"tenant {tenant}" if tenant else ""
 
 
-def _page(request: Request, found: list[_Listed]) -> tuple[list[_Listed], bool]:
+def _page(request: Request, found: list[_Listed], size: _PageSize) -> tuple[list[_Listed], bool]:
     """The part of a list that a request asks for, and whether there is more after it."""
-    given = request.query_params.get("limit", str(_DEFAULT_LISTED))
-    if len(given) > 9 or not given.isdecimal() or not given.isascii() or not 1 <= int(given) <= _MAX_LISTED:
-        raise InvalidRequestError(f"limit must be in [1, {_MAX_LISTED}], got {shorten(given)!r}", param="limit")
+    given = request.query_params.get("limit", str(size.default))
+    if len(given) > 9 or not given.isdecimal() or not given.isascii() or not 1 <= int(given) <= size.most:
+        raise InvalidRequestError(f"limit must be in [1, {size.most}], got {shorten(given)!r}", param="limit")
     start = 0
     after = request.query_params.get("after")
     if after is not None:

@@ -48,4 +48,5 @@ def remove(content: BinaryIO, path: Path) -> None:
     """Remove a file that is still written."""
     with suppress(OSError):  # what it has not written yet is not wanted
         content.close()
-    path.unlink(missing_ok=True)
+    with suppress(OSError):  # the next start removes it
+        path.unlink(missing_ok=True)

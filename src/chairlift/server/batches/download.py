@@ -8,6 +8,7 @@ from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from chairlift.errors import UnknownRequestError
+from chairlift.server.batches.store import disk_error
 
 
 class Download(FileResponse):
@@ -18,6 +19,7 @@ class Download(FileResponse):
 
         Raises:
             UnknownRequestError: it is gone; nothing was sent.
+            DiskError: it cannot be read; nothing was sent.
         """
         start: Message | None = None
 
@@ -35,6 +37,10 @@ class Download(FileResponse):
             await super().__call__(scope, receive, send_once_open)
         except FileNotFoundError:
             raise content_gone() from None
+        except OSError as error:
+            if start is None:
+                raise  # too late to say so
+            raise disk_error("does not give the file", error) from error
 
 
 async def download(path: Path) -> Download:
@@ -42,11 +48,14 @@ async def download(path: Path) -> Download:
 
     Raises:
         UnknownRequestError: it is.
+        DiskError: that cannot be found out.
     """
     try:
         found = await asyncio.to_thread(os.stat, path)
     except FileNotFoundError:
         raise content_gone() from None
+    except OSError as error:
+        raise disk_error("does not give the file", error) from error
     return Download(path, media_type="application/octet-stream", stat_result=found)
 
 

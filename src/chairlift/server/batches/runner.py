@@ -9,6 +9,8 @@ Knows nothing of HTTP.
          +--------------+-> failed: a line is wrong, or there is no room for results
 
 One batch has its turn, which only a window that ends while the batch waits does without: there is nothing to run then.
+One that the disk keeps from going on rests for a while, and others have their turn. What a batch is changes once that
+is on the disk, one change at a time.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 
@@ -24,10 +27,10 @@ from chairlift.config.sections import BatchSettings
 from chairlift.errors import DrainingError
 from chairlift.server.batches.calls import call, caller_of_batch
 from chairlift.server.batches.lines import Line, LineLimits, find_lines, read_request
-from chairlift.server.batches.objects import Batch, BatchError, BatchErrors, StoredBatch
+from chairlift.server.batches.objects import ENDED, Batch, BatchError, BatchErrors, StoredBatch
 from chairlift.server.batches.results import expired_line, find_done, result_line
 from chairlift.server.batches.shelves import StorageFullError
-from chairlift.server.batches.store import BatchStore, now_s
+from chairlift.server.batches.store import BatchStore, disk_error, now_s
 from chairlift.server.context import ServerContext
 from chairlift.server.workers import in_worker
 
@@ -35,7 +38,15 @@ logger = logging.getLogger(__name__)
 
 _BAD_REQUEST = 400
 _DISK_RETRY_S = 30.0
+_MAX_DISK_RETRY_S = 300.0
 _EXPIRED_AT_A_TIME = 1000
+
+
+class _Rest(NamedTuple):
+    """Until when a batch is left alone, on the event loop's clock, and how long that is."""
+
+    due_s: float
+    pause_s: float
 
 
 class BatchRunner:
@@ -58,6 +69,8 @@ class BatchRunner:
         self._changed = asyncio.Event()
         self._windows_changed = asyncio.Event()
         self._working: set[str] = set()
+        self._resting: dict[str, _Rest] = {}
+        self._changing = asyncio.Lock()
         self._is_draining = False
         self._reading = asyncio.Lock()
 
@@ -67,13 +80,30 @@ class BatchRunner:
         self._windows_changed.set()
 
     async def cancel(self, stored: StoredBatch) -> None:
-        """End a batch that has not ended: at once if nothing of it was done, or else when what runs has stopped."""
+        """End a batch that has not ended: at once if nothing of it was done, or else when what runs has stopped.
+
+        Raises:
+            DiskError: the disk does not take it, and the batch goes on.
+        """
         batch = stored.batch
-        batch.status, batch.cancelling_at = "cancelling", self._now_s()
-        if batch.in_progress_at is None and batch.id not in self._working:
-            batch.status, batch.cancelled_at = "cancelled", self._now_s()
+        async with self._changing:
+            if batch.status in ENDED or batch.status == "cancelling":
+                return
+            changes: dict[str, Any] = {"status": "cancelling", "cancelling_at": self._now_s()}
+            is_idle = batch.id not in self._working
+            if is_idle:
+                self._working.add(batch.id)  # nobody begins with it while it is written
+                if batch.in_progress_at is None and batch.expired_at is None and batch.finalizing_at is None:
+                    changes |= {"status": "cancelled", "cancelled_at": self._now_s()}
+            try:
+                await self._store.save(stored, **changes)
+            except OSError as error:
+                raise disk_error("does not take that the batch is cancelled", error) from error
+            finally:
+                if is_idle:
+                    self._working.discard(batch.id)
+        self._resting.pop(batch.id, None)
         self.notice()
-        await self._store.save(stored)
 
     async def run(self) -> None:
         """Work for ever."""
@@ -89,93 +119,124 @@ class BatchRunner:
     async def _take_turns(self) -> None:
         while True:
             self._changed.clear()
-            stored = self._store.find_next_batch(self._working)
-            if stored is None:
-                await self._changed.wait()
-            else:
+            rests_s = {batch_id: self._rest_s(batch_id) for batch_id in self._resting}
+            resting = {batch_id: rest_s for batch_id, rest_s in rests_s.items() if rest_s > 0}
+            stored = self._store.find_next_batch(self._working | resting.keys())
+            if stored is not None:
                 await self._work_on(stored)
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(resting.values(), default=None))
 
     async def _watch_windows(self) -> None:
         """End the batches that wait when their windows do."""
         while True:
             self._windows_changed.clear()
             waiting = [one for one in self._store.open_batches() if one.batch.id not in self._working]
-            first = min(waiting, key=lambda one: one.batch.expires_at, default=None)
-            if first is not None and self._has_window_ended(first.batch):
+            first = min(waiting, key=self._left_s, default=None)
+            left_s = None if first is None else self._left_s(first)
+            if first is not None and left_s == 0:
                 await self._work_on(first)
                 continue
-            left_s = None if first is None else first.batch.expires_at - self._now_s()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._windows_changed.wait(), left_s)
 
+    def _left_s(self, stored: StoredBatch) -> float:
+        """How long it takes until a batch that waits is to be ended."""
+        batch = stored.batch
+        until_end_s = 0 if self._has_window_ended(batch) else batch.expires_at - self._now_s()
+        return max(until_end_s, self._rest_s(batch.id))
+
+    def _rest_s(self, batch_id: str) -> float:
+        """How long a batch is still to be left alone."""
+        rest = self._resting.get(batch_id)
+        return 0 if rest is None else max(rest.due_s - asyncio.get_running_loop().time(), 0)
+
     async def _work_on(self, stored: StoredBatch) -> None:
-        """Bring a batch to its end, or say why that cannot be, and wait before anybody tries again."""
-        self._working.add(stored.batch.id)
+        """Bring a batch to its end; or say why that cannot be, and leave it alone for a while."""
+        batch_id = stored.batch.id
+        self._working.add(batch_id)
         try:
             await self._bring_to_end(stored)
+            self._resting.pop(batch_id, None)
         except OSError:
+            before = self._resting.get(batch_id)
+            pause_s = _DISK_RETRY_S if before is None else min(2 * before.pause_s, _MAX_DISK_RETRY_S)
+            self._resting[batch_id] = _Rest(asyncio.get_running_loop().time() + pause_s, pause_s)
             logger.exception(
-                "%s cannot go on: the folder of --batch-dir does not work; trying again later", stored.batch.id
+                "%s cannot go on: the folder of --batch-dir does not work; trying again in %g s", batch_id, pause_s
             )
-            await asyncio.sleep(_DISK_RETRY_S)
         finally:
-            self._working.discard(stored.batch.id)
+            self._working.discard(batch_id)
             self.notice()
 
     async def _bring_to_end(self, stored: StoredBatch) -> None:
-        batch = stored.batch
+        errors: list[BatchError] = []
         try:
-            if batch.finalizing_at is None:
-                await self._answer(stored)
+            if stored.batch.finalizing_at is None:
+                errors = await self._answer(stored)
         except StorageFullError as error:
-            batch.errors = BatchErrors([BatchError(error.message, code="storage_full")])
+            errors = [BatchError(error.message, code="storage_full")]
         except (DrainingError, OSError):
             raise
         except Exception:
             # One batch that cannot be worked on must not hold up all others for ever.
-            logger.exception("batch %s failed", batch.id)
-            batch.errors = BatchErrors([BatchError("internal error", code="internal_error")])
-        await self._finish(stored)
+            logger.exception("batch %s failed", stored.batch.id)
+            errors = [BatchError("internal error", code="internal_error")]
+        await self._finish(stored, errors)
 
-    async def _answer(self, stored: StoredBatch) -> None:
-        """Check all lines, and answer those that have no answer yet."""
+    async def _answer(self, stored: StoredBatch) -> list[BatchError]:
+        """Check all lines, and answer those that have no answer yet; or say what is wrong with them."""
         batch = stored.batch
+        if batch.status == "cancelling":  # whatever is in its input, nothing of that is wanted
+            await self._count_done(stored)
+            return []
         found = await asyncio.to_thread(self._find_lines, stored)
         errors = [one for one in found if isinstance(one, BatchError)]
         if errors:
-            batch.errors = BatchErrors(errors)
-            return
+            return errors
         lines = [one for one in found if isinstance(one, Line)]
         undone = await self._find_undone(stored, lines)
         if not self._has_window_ended(batch):
-            if batch.status == "validating":
-                batch.status, batch.in_progress_at = "in_progress", self._now_s()
-            await self._store.save(stored)
+            async with self._changing:
+                is_new = batch.status == "validating"
+                begun: dict[str, Any] = {"status": "in_progress", "in_progress_at": self._now_s()} if is_new else {}
+                await self._store.save(stored, **begun)
             if batch.status == "in_progress":
                 await self._run_lines(stored, undone)
             await self._store.settle()
             counts = batch.request_counts
             if counts.completed + counts.failed >= counts.total:
-                return
+                return []
             undone = await self._find_undone(stored, lines)
-        if batch.status != "cancelling" and undone:
+        if undone:
             await self._expire(stored, undone)
+        return []
 
     async def _find_undone(self, stored: StoredBatch, lines: Sequence[Line]) -> list[Line]:
-        """The lines without a result; the others are counted."""
+        """The lines without a result; all are counted."""
+        done = await self._count_done(stored)
+        stored.batch.request_counts.total = len(lines)
+        return [line for line in lines if line.custom_id not in done]
+
+    async def _count_done(self, stored: StoredBatch) -> set[str]:
+        """Ids of the lines that have a result, which are counted."""
         await self._store.settle()
         results = [self._store.results_path(stored.batch, is_error=is_error) for is_error in (False, True)]
         completed, failed = [await asyncio.to_thread(find_done, path) for path in results]
-        counts, done = stored.batch.request_counts, completed | failed
-        counts.total, counts.completed, counts.failed = len(lines), len(completed), len(failed)
-        return [line for line in lines if line.custom_id not in done]
+        counts = stored.batch.request_counts
+        counts.completed, counts.failed = len(completed), len(failed)
+        return completed | failed
 
     async def _expire(self, stored: StoredBatch, undone: Sequence[Line]) -> None:
-        """Give all lines without a result that of having come too late."""
+        """Give all lines without a result that of having come too late, unless the batch is cancelled."""
         batch, shelf = stored.batch, self._store.shelf(stored.owner)
-        if batch.expired_at is None:
-            batch.expired_at = self._now_s()
-        await self._store.save(stored)  # whoever goes on after a crash knows why these lines have results
+        async with self._changing:
+            if batch.status == "cancelling":
+                return
+            # Whoever goes on after a crash knows why these lines have results.
+            expired_at = self._now_s() if batch.expired_at is None else batch.expired_at
+            await self._store.save(stored, expired_at=expired_at)
         for place in range(0, len(undone), _EXPIRED_AT_A_TIME):
             results = [expired_line(line.custom_id) for line in undone[place : place + _EXPIRED_AT_A_TIME]]
             self._store.caps.check_bytes(shelf, sum(len(result) + 1 for result in results))
@@ -232,31 +293,40 @@ class BatchRunner:
         async with self._reading:
             return await in_worker(read_request, content, line)
 
-    async def _finish(self, stored: StoredBatch) -> None:
+    async def _finish(self, stored: StoredBatch, errors: list[BatchError]) -> None:
         """Turn the results into files, and say how it ended. A crash in between loses nothing: their ids are known."""
         batch = stored.batch
         await self._store.settle()
         if batch.finalizing_at is None:
-            batch.finalizing_at = self._now_s()
-            if self._store.results_path(batch, is_error=False).exists():
-                batch.output_file_id = self._store.new_file_id()
-            if self._store.results_path(batch, is_error=True).exists():
-                batch.error_file_id = self._store.new_file_id()
-            if batch.status == "in_progress" or (batch.status == "validating" and batch.errors is None):
-                batch.status = "finalizing"
-            await self._store.save(stored)
+            async with self._changing:
+                await self._store.save(stored, **self._finalized(batch, errors))
         for file_id, is_error in ((batch.output_file_id, False), (batch.error_file_id, True)):
             if file_id is not None:
                 await self._store.publish(stored, file_id, is_error=is_error)
+        async with self._changing:
+            await self._store.save(stored, **self._ended(batch))
+
+    def _finalized(self, batch: Batch, errors: list[BatchError]) -> dict[str, Any]:
+        """What changes where nothing more is answered."""
+        changes: dict[str, Any] = {"finalizing_at": self._now_s()}
+        if errors:
+            changes["errors"] = BatchErrors(errors)
+        if batch.status == "in_progress" or (batch.status == "validating" and not errors):
+            changes["status"] = "finalizing"
+        for field, is_error in (("output_file_id", False), ("error_file_id", True)):
+            if self._store.results_path(batch, is_error=is_error).exists():
+                changes[field] = self._store.new_file_id()
+        return changes
+
+    def _ended(self, batch: Batch) -> dict[str, Any]:
+        """What changes at the end."""
         if batch.status == "cancelling":
-            batch.status, batch.cancelled_at = "cancelled", self._now_s()
-        elif batch.expired_at is not None:
-            batch.status = "expired"
-        elif batch.errors is not None:
-            batch.status, batch.failed_at = "failed", self._now_s()
-        else:
-            batch.status, batch.completed_at = "completed", self._now_s()
-        await self._store.save(stored)
+            return {"status": "cancelled", "cancelled_at": self._now_s()}
+        if batch.expired_at is not None:
+            return {"status": "expired"}
+        if batch.errors is not None:
+            return {"status": "failed", "failed_at": self._now_s()}
+        return {"status": "completed", "completed_at": self._now_s()}
 
     def _find_lines(self, stored: StoredBatch) -> list[Line] | list[BatchError]:
         batch = stored.batch
@@ -272,4 +342,8 @@ class BatchRunner:
                 return find_lines(self._store.content_path(file.file), batch.endpoint, limits)
         except FileNotFoundError:
             pass
+        except OSError as error:
+            if not self._has_window_ended(batch):
+                raise
+            return [BatchError(f"the input file cannot be read: {error.strerror}", code="file_unreadable")]
         return [BatchError("the input file is gone", code="file_missing")]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import ChairliftError, ConfigurationError
@@ -34,7 +35,7 @@ from chairlift.server.batches.shelves import Shelf, StorageCaps
 
 
 class DiskError(ChairliftError):
-    """The folder of ``--batch-dir`` does not take what it should keep."""
+    """The folder of ``--batch-dir`` does not take what it should keep, or does not give what it has."""
 
     http_status = 507
 
@@ -70,6 +71,7 @@ class BatchStore:
         self._files_dir, self._batches_dir = folder / "files", folder / "batches"
         self._shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._numbers = itertools.count(1)
+        self._unwritten: set[str] = set()
         try:
             for directory in (self._files_dir, self._batches_dir):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -82,8 +84,9 @@ class BatchStore:
         return self._shelves.get(owner) or Shelf()
 
     def open_batches(self) -> Iterator[StoredBatch]:
-        """All batches that have not ended."""
-        return (stored for shelf in self._shelves.values() for stored in shelf.open_batches.values())
+        """All batches that have not ended, but for those that are not on the disk yet."""
+        found = (stored for shelf in self._shelves.values() for stored in shelf.open_batches.values())
+        return (stored for stored in found if stored.batch.id not in self._unwritten)
 
     def find_next_batch(self, but_for: Container[str] = ()) -> StoredBatch | None:
         """The oldest batch that has not ended and has none of these ids."""
@@ -114,7 +117,7 @@ class BatchStore:
         try:
             content = await self._on_disk(create, path)
         except OSError as error:
-            raise _not_taken("the file", error) from error
+            raise disk_error("does not take the file", error) from error
         upload = Incoming(content, shelf, self.caps)
         try:
             yield upload
@@ -125,7 +128,7 @@ class BatchStore:
                 shelf.files[stored.file.id] = stored
                 upload.file = stored.file
         except OSError as error:
-            raise _not_taken("the file", error) from error
+            raise disk_error("does not take the file", error) from error
         finally:
             if upload.file is None:
                 shelf.num_bytes -= upload.num_bytes
@@ -149,12 +152,22 @@ class BatchStore:
             shelf.num_bytes += file.file.bytes  # where it was before the crash it was not found, and not counted
 
     async def delete_file(self, stored: StoredFile) -> None:
-        """Forget a file."""
+        """Forget a file.
+
+        Raises:
+            DiskError: the disk does not let go of it, and it is kept.
+        """
         shelf = self._shelves[stored.owner]
         del shelf.files[stored.file.id]
         shelf.num_bytes -= stored.file.bytes
         content = self.content_path(stored.file)
-        await self._on_disk(unlink, content.with_suffix(".json"), content)
+        try:
+            await self._on_disk(unlink, content.with_suffix(".json"))
+        except OSError as error:
+            shelf.files[stored.file.id] = stored
+            shelf.num_bytes += stored.file.bytes
+            raise disk_error("does not let go of the file", error) from error
+        await self._clear(content)
 
     async def add_batch(self, stored: StoredBatch) -> None:
         """Keep a new batch.
@@ -162,19 +175,29 @@ class BatchStore:
         Raises:
             DiskError: the disk does not take it, and there is no such batch.
         """
+        shelf, batch_id = self._shelves[stored.owner], stored.batch.id
+        shelf.put_batch(stored)  # at once: it counts among those that there may be, and its file is in use
+        self._unwritten.add(batch_id)
         try:
             await self.save(stored)
         except OSError as error:
-            self._shelves[stored.owner].open_batches.pop(stored.batch.id, None)
-            raise _not_taken("the batch", error) from error
+            del shelf.open_batches[batch_id]
+            raise disk_error("does not take the batch", error) from error
+        finally:
+            self._unwritten.discard(batch_id)
 
-    async def save(self, stored: StoredBatch) -> None:
-        """Write a batch as it is now."""
-        forgotten = self._shelves[stored.owner].put_batch(stored)
-        await self._on_disk(write_whole, self._batches_dir / f"{stored.batch.id}.json", msgspec.json.encode(stored))
-        for old in forgotten:
-            paths = [self._batches_dir / f"{old.batch.id}.{ending}" for ending in ("json", "out", "err")]
-            await self._on_disk(unlink, *paths)
+    async def save(self, stored: StoredBatch, **changes: Any) -> None:
+        """Write a batch with some fields of it changed, and change them once that is written.
+
+        Raises:
+            OSError: the disk does not take it; nothing has changed, neither there nor in memory.
+        """
+        changed = replace(stored, batch=replace(stored.batch, **changes))
+        await self._on_disk(write_whole, self._batches_dir / f"{stored.batch.id}.json", msgspec.json.encode(changed))
+        for name, value in changes.items():
+            setattr(stored.batch, name, value)
+        for old in self._shelves[stored.owner].put_batch(stored):
+            await self._clear(*(self._batches_dir / f"{old.batch.id}.{ending}" for ending in ("json", "out", "err")))
 
     async def add_results(self, stored: StoredBatch, lines: Sequence[bytes], *, is_error: bool) -> None:
         """Write down results and count them, all or none, also if whoever waits for that is cancelled."""
@@ -228,6 +251,13 @@ class BatchStore:
                 kept.replace(content)
             raise
         return stored
+
+    async def _clear(self, *paths: Path) -> None:
+        """Remove what nobody is told of any more; what stays is removed at the next start."""
+        try:
+            await self._on_disk(unlink, *paths)
+        except OSError:
+            logger.warning("--batch-dir: %s could not be removed", paths[0].name, exc_info=True)
 
     async def _on_disk(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Do something that a disk may keep waiting, after all that was asked for before."""
@@ -298,9 +328,10 @@ def now_s() -> int:
     return int(time.time())
 
 
-def _not_taken(what: str, error: OSError) -> DiskError:
-    logger.error("--batch-dir: %s could not be kept", what, exc_info=error)
-    return DiskError(f"the folder of --batch-dir does not take {what}: {error.strerror}")
+def disk_error(what: str, error: OSError) -> DiskError:
+    """Log what the folder does not do, and say it to whoever asked for it."""
+    logger.error("the folder of --batch-dir %s", what, exc_info=error)
+    return DiskError(f"the folder of --batch-dir {what}: {error.strerror}")
 
 
 def _load(directory: Path, kind: type[_Stored]) -> Iterator[_Stored]:

@@ -5,9 +5,11 @@ whoever is too slow, too long or over what its tenant may keep is cut off in the
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import BinaryIO, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -27,6 +29,9 @@ _MAX_FIELDS = 16
 _MAX_FIELD_BYTES = 4096
 _MAX_HEADER_BYTES = 2**14
 _NO_FORM = "the body is no multipart form"
+_EXTENDED_NAME = re.compile(rb"(?i)\bfilename\*(?=\s*=)")
+_EXTENDED = b"extended-filename"
+_CHARSETS = frozenset({b"utf-8", b"iso-8859-1"})
 
 
 class _Part(NamedTuple):
@@ -119,14 +124,15 @@ class Form:
 
     def _begin_part(self) -> None:
         _, options = parse_options_header(self._disposition)
-        self._disposition = b""
         name = options.get(b"name", b"").decode(errors="replace")
-        filename = options.get(b"filename")
+        plain = options.get(b"filename")
+        filename = _extended_filename(self._disposition) if plain is None else plain.decode(errors="replace")
+        self._disposition = b""
         self._part = _Part(name, is_file=filename is not None)
         if filename is not None:
             if name != "file" or self.filename is not None:
                 raise InvalidRequestError("a form has one file, in the field file", param="file")
-            self.filename = filename.decode(errors="replace")
+            self.filename = filename
             return
         if len(self._fields) >= _MAX_FIELDS or name in self._fields:
             raise InvalidRequestError(f"a form has at most {_MAX_FIELDS} fields, each of them once")
@@ -182,6 +188,28 @@ async def receive(request: Request, form: Form, max_file_bytes: int, took: Calla
                 bodies.release(len(block))
             took(form.num_file_bytes - num_before)
     form.finish()
+
+
+def _extended_filename(disposition: bytes) -> str | None:
+    """The name in ``filename*=UTF-8''na%C3%AFve.jsonl`` (RFC 5987), ``None`` if there is none.
+
+    RFC 7578 wants none in a form, so the parser skips it, and a plain ``filename`` beside it wins; but some clients
+    send no other one.
+
+    Raises:
+        InvalidRequestError: it is not written like that, or in a charset that nobody has to know.
+    """
+    if _EXTENDED_NAME.search(disposition) is None:
+        return None
+    _, options = parse_options_header(_EXTENDED_NAME.sub(_EXTENDED, disposition))
+    written = options.get(_EXTENDED)
+    if written is None:
+        return None
+    charset, _, rest = written.partition(b"'")
+    _, mark, value = rest.partition(b"'")
+    if not mark or charset.lower() not in _CHARSETS:
+        raise InvalidRequestError("filename* must be written as UTF-8''NAME (RFC 5987)", param="file")
+    return unquote_to_bytes(value).decode(charset.decode(), errors="replace")
 
 
 def file_too_large(given: str, max_file_bytes: int) -> BodyTooLargeError:

@@ -192,4 +192,5 @@ def _special_id(marker: str, codec: AnswerCodec) -> int | None:
 
 
 def _for_template(tool: ToolDefinition) -> Mapping[str, Any]:
-    return tool.model_dump(exclude_none=True)
+    known = dict.fromkeys(type(tool).model_fields, True) | {"function": set(type(tool.function).model_fields)}
+    return tool.model_dump(include=known, exclude_none=True)

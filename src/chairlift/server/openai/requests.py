@@ -10,7 +10,14 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from chairlift.server.openai.fields import check_other_fields
-from chairlift.server.openai.structure_fields import JsonSchema, ResponseFormat, StructuredOutputs, ToolChoice, Tools
+from chairlift.server.openai.structure_fields import (
+    JsonSchema,
+    Part,
+    ResponseFormat,
+    StructuredOutputs,
+    ToolChoice,
+    Tools,
+)
 
 MAX_DEADLINE_MS = 10**9
 """Longest deadline of a request: about eleven days."""
@@ -189,10 +196,8 @@ class CompletionBody(SamplingFields):
     )
 
 
-class TextPart(BaseModel):
+class TextPart(Part):
     """A piece of a message's text."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["text"]
     text: str
@@ -204,10 +209,8 @@ MessageContent = Annotated[
 ]
 
 
-class Message(BaseModel):
+class Message(Part):
     """One turn of a conversation."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: MessageContent = None
@@ -218,7 +221,7 @@ class Message(BaseModel):
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates know it: text content, and ``system`` for ``developer``."""
-        message = self.model_dump(exclude_none=True)
+        message = self.model_dump(include=set(type(self).model_fields), exclude_none=True)
         if isinstance(self.content, list):
             message["content"] = "\n".join(part.text for part in self.content)
         message.setdefault("content", "")

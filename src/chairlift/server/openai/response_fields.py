@@ -5,7 +5,7 @@ Nothing is stored here, so a conversation is sent whole each time.
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from chairlift.errors import InvalidRequestError
 from chairlift.server.openai.no_effect import no_effect
@@ -15,8 +15,6 @@ from chairlift.server.openai.structure_fields import JsonSchema, Options, Part
 
 class ResponseTool(Part):
     """An entry of ``tools``: a function."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: str
     name: str | None = None
@@ -56,19 +54,15 @@ class ReasoningOptions(Options):
     generate_summary: str | None = no_effect("the reasoning itself is answered")
 
 
-class ItemPart(BaseModel):
+class ItemPart(Part):
     """A piece of an item's text."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     type: str
     text: str | None = None
 
 
-class InputItem(BaseModel):
+class InputItem(Part):
     """A turn, a call of a tool, what it returned, or what the model thought."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None

@@ -12,9 +12,9 @@ JsonSchema = Annotated[dict[str, Any] | bool, Field(description="A JSON schema."
 
 
 class Part(BaseModel):
-    """Base of objects within a request: strict types; what is not known here has no effect."""
+    """Base of objects within a request: strict types; what is not known here has no effect, and is kept to say so."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
 class Options(Part):
