@@ -133,7 +133,7 @@ def create_app(
         administration,
     ):
         app.include_router(module.router)
-    install_openapi(app, _BODIES, _ANSWERS)
+    install_openapi(app, access, _BODIES, _ANSWERS)
     app.add_exception_handler(ChairliftError, handle_chairlift_error)
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(ClientDisconnect, handle_client_left)
