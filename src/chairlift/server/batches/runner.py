@@ -125,8 +125,7 @@ class BatchRunner:
             if stored is not None:
                 await self._work_on(stored)
                 continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(resting.values(), default=None))
+            await _wait(self._changed, min(resting.values(), default=None))
 
     async def _watch_windows(self) -> None:
         """End the batches that wait when their windows do."""
@@ -138,8 +137,7 @@ class BatchRunner:
             if first is not None and left_s == 0:
                 await self._work_on(first)
                 continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._windows_changed.wait(), left_s)
+            await _wait(self._windows_changed, left_s)
 
     def _left_s(self, stored: StoredBatch) -> float:
         """How long it takes until a batch that waits is to be ended."""
@@ -347,3 +345,10 @@ class BatchRunner:
                 raise
             return [BatchError(f"the input file cannot be read: {error.strerror}", code="file_unreadable")]
         return [BatchError("the input file is gone", code="file_missing")]
+
+
+async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait for an event, but no longer than that. (Python 3.11's ``wait_for`` may lose a cancellation meanwhile.)"""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
