@@ -20,7 +20,7 @@ from chairlift.engine.outputs import ChoiceDelta
 from chairlift.errors import DrainingError
 from chairlift.server.access import Access
 from chairlift.server.app import create_app
-from chairlift.server.batches import runner, shelves, store
+from chairlift.server.batches import rests, shelves, store
 from chairlift.server.batches.api import Batches
 from chairlift.server.batches.lines import LOWEST_TIER
 from chairlift.server.batches.objects import ENDED
@@ -463,7 +463,7 @@ def test_a_disk_that_takes_nothing_more_is_told(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_batch_goes_on_when_the_disk_works_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.0)
+    monkeypatch.setattr(rests, "FIRST_PAUSE_S", 0.0)
     faults = [OSError(errno.ENOSPC, "No space left on device")] * 2
     append = store.append
 

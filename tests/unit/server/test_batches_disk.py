@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chairlift.config.sections import BatchSettings
-from chairlift.server.batches import runner, store
+from chairlift.server.batches import rests, store
 from chairlift.server.batches.objects import ENDED
 from chairlift.server.batches.store import BatchStore
 from tests.unit.server.test_batches import Site, create, line, post_file, run, until, upload
@@ -162,7 +162,7 @@ def test_results_of_which_the_description_does_not_fit_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [True, True, False]
-    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.0)
+    monkeypatch.setattr(rests, "FIRST_PAUSE_S", 0.0)
 
     async def work(site: Site) -> None:
         batch_id = await site.start(line(1), line(2, max_tokens=-1))
@@ -180,7 +180,7 @@ def test_results_of_which_the_description_does_not_fit_are_counted_once(
 def test_a_result_that_its_owner_deletes_before_the_end_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.001)
+    monkeypatch.setattr(rests, "FIRST_PAUSE_S", 0.001)
     is_full = True
     num_files = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from chairlift.server.batches import download, runner, store
+from chairlift.server.batches import download, rests, runner, store
 from chairlift.server.batches.objects import ENDED, StoredBatch
 from chairlift.server.batches.store import BatchStore
 from tests.unit.server.stub_engine import StubEngine
@@ -186,8 +186,8 @@ async def input_of(site: Site, batch_id: str) -> str:
 def test_a_batch_whose_input_cannot_be_read_fails_when_its_window_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.001)
-    monkeypatch.setattr(runner, "_MAX_DISK_RETRY_S", 0.001)
+    monkeypatch.setattr(rests, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(rests, "MAX_PAUSE_S", 0.001)
     num_tries = 0
 
     def fail(*_arguments: Any) -> Any:
@@ -213,7 +213,7 @@ def test_a_batch_whose_input_cannot_be_read_fails_when_its_window_ends(
 
 def test_ids_of_results_are_on_the_disk_before_the_results_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a crash after a fault of the disk would run all lines again."""
-    monkeypatch.setattr(runner, "_DISK_RETRY_S", 0.001)
+    monkeypatch.setattr(rests, "FIRST_PAUSE_S", 0.001)
     write = store.write_whole
     faults = [FULL]
 

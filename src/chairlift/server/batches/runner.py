@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -28,6 +28,7 @@ from chairlift.errors import DrainingError
 from chairlift.server.batches.calls import call, caller_of_batch
 from chairlift.server.batches.lines import Line, LineLimits, find_lines, read_request
 from chairlift.server.batches.objects import ENDED, Batch, BatchError, BatchErrors, StoredBatch
+from chairlift.server.batches.rests import Rests
 from chairlift.server.batches.results import expired_line, find_done, result_line
 from chairlift.server.batches.shelves import StorageFullError
 from chairlift.server.batches.store import BatchStore, disk_error, now_s
@@ -37,16 +38,7 @@ from chairlift.server.workers import in_worker
 logger = logging.getLogger(__name__)
 
 _BAD_REQUEST = 400
-_DISK_RETRY_S = 30.0
-_MAX_DISK_RETRY_S = 300.0
 _EXPIRED_AT_A_TIME = 1000
-
-
-class _Rest(NamedTuple):
-    """Until when a batch is left alone, on the event loop's clock, and how long that is."""
-
-    due_s: float
-    pause_s: float
 
 
 class BatchRunner:
@@ -69,7 +61,7 @@ class BatchRunner:
         self._changed = asyncio.Event()
         self._windows_changed = asyncio.Event()
         self._working: set[str] = set()
-        self._resting: dict[str, _Rest] = {}
+        self._rests = Rests()
         self._changing = asyncio.Lock()
         self._is_draining = False
         self._reading = asyncio.Lock()
@@ -102,7 +94,7 @@ class BatchRunner:
             finally:
                 if is_idle:
                     self._working.discard(batch.id)
-        self._resting.pop(batch.id, None)
+        self._rests.end(batch.id)
         self.notice()
 
     async def run(self) -> None:
@@ -119,8 +111,7 @@ class BatchRunner:
     async def _take_turns(self) -> None:
         while True:
             self._changed.clear()
-            rests_s = {batch_id: self._rest_s(batch_id) for batch_id in self._resting}
-            resting = {batch_id: rest_s for batch_id, rest_s in rests_s.items() if rest_s > 0}
+            resting = self._rests.now()
             stored = self._store.find_next_batch(self._working | resting.keys())
             if stored is not None:
                 await self._work_on(stored)
@@ -143,12 +134,7 @@ class BatchRunner:
         """How long it takes until a batch that waits is to be ended."""
         batch = stored.batch
         until_end_s = 0 if self._has_window_ended(batch) else batch.expires_at - self._now_s()
-        return max(until_end_s, self._rest_s(batch.id))
-
-    def _rest_s(self, batch_id: str) -> float:
-        """How long a batch is still to be left alone."""
-        rest = self._resting.get(batch_id)
-        return 0 if rest is None else max(rest.due_s - asyncio.get_running_loop().time(), 0)
+        return max(until_end_s, self._rests.left_s(batch.id))
 
     async def _work_on(self, stored: StoredBatch) -> None:
         """Bring a batch to its end; or say why that cannot be, and leave it alone for a while."""
@@ -156,13 +142,12 @@ class BatchRunner:
         self._working.add(batch_id)
         try:
             await self._bring_to_end(stored)
-            self._resting.pop(batch_id, None)
+            self._rests.end(batch_id)
         except OSError:
-            before = self._resting.get(batch_id)
-            pause_s = _DISK_RETRY_S if before is None else min(2 * before.pause_s, _MAX_DISK_RETRY_S)
-            self._resting[batch_id] = _Rest(asyncio.get_running_loop().time() + pause_s, pause_s)
             logger.exception(
-                "%s cannot go on: the folder of --batch-dir does not work; trying again in %g s", batch_id, pause_s
+                "%s cannot go on: the folder of --batch-dir does not work; trying again in %g s",
+                batch_id,
+                self._rests.begin(batch_id),
             )
         finally:
             self._working.discard(batch_id)
