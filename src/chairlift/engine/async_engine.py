@@ -146,8 +146,11 @@ class AsyncEngine:
         await self._supervisor.start()
         self._reports.start(self.model_info.name)
 
-    async def stop(self, drain_timeout_s: float = 0.0) -> None:
-        """Take no new requests, give running ones so long to end, abort the rest, and end the process."""
+    async def stop(self, drain_timeout_s: float = 0.0, *, in_hurry: bool = False) -> None:
+        """Take no new requests, give running ones so long to end, abort the rest, and end the process.
+
+        In a hurry the process is killed if it does not end at once, as in the middle of a step.
+        """
         self._is_draining = True
         if self._trackers and self.is_healthy and drain_timeout_s > 0:
             self._all_done.clear()
@@ -158,7 +161,7 @@ class AsyncEngine:
         for tracker in self._unfinished_trackers():
             tracker.abort()
         if self._supervisor is not None:
-            await self._supervisor.stop()
+            await self._supervisor.stop(in_hurry=in_hurry)
         self.recorder.engine_down()
         await self._reports.stop()
 

@@ -22,6 +22,7 @@ from chairlift.errors import ChairliftError, EngineUnavailableError
 
 _LAST_WORDS_S = 0.1
 _END_TIMEOUT_S = 5.0
+_HURRIED_END_TIMEOUT_S = 0.3
 _NS_PER_S = 1e9
 
 _T = TypeVar("_T")
@@ -125,11 +126,15 @@ class Supervisor:
             raise EngineUnavailableError("the engine process is down; it is being started again")
         self._connection.send(message)
 
-    async def stop(self) -> None:
-        """End the engine process. What still runs in it is lost."""
+    async def stop(self, *, in_hurry: bool = False) -> None:
+        """End the engine process. What still runs in it is lost.
+
+        In a hurry the step that runs is not waited for, unless the process writes a log that would end too early.
+        """
         self._is_stopping = True
         if self._connection is not None and self._is_ready:
-            await self._connection.end(_END_TIMEOUT_S)
+            may_kill = in_hurry and self._settings.server.decision_log is None
+            await self._connection.end(_HURRIED_END_TIMEOUT_S if may_kill else _END_TIMEOUT_S)
         elif self._task is not None:
             self._task.cancel()
         if self._task is not None:

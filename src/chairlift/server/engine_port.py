@@ -207,6 +207,6 @@ class ManagedEngine(Engine, Protocol):
         """Load the model and begin to serve."""
         ...
 
-    async def stop(self, drain_timeout_s: float) -> None:
-        """Take nothing new, give running requests this long to end, then stop."""
+    async def stop(self, drain_timeout_s: float, *, in_hurry: bool = False) -> None:
+        """Take nothing new, give running requests this long to end, then stop; in a hurry wait for no step."""
         ...

@@ -225,7 +225,7 @@ class _Service:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-            await self._engine.stop(0.0)
+            await self._engine.stop(0.0, in_hurry=self._force_wanted.is_set())
         return 1 if self._force_wanted.is_set() else 0
 
     async def _start_engine(self) -> bool:
@@ -285,7 +285,7 @@ class _Service:
         self._http.force_exit = self._http.should_exit = True
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
-        ending = asyncio.ensure_future(self._engine.stop(0.0))
+        ending = asyncio.ensure_future(self._engine.stop(0.0, in_hurry=True))
         await asyncio.wait((ending,), timeout=_LAST_MOMENT_S)
         self._http.cut_off()
         await ending

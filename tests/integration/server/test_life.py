@@ -154,13 +154,13 @@ def test_the_time_to_drain_is_limited_and_the_rest_learns_of_it() -> None:
 
 
 def test_a_second_signal_stops_at_once_and_every_stream_learns_of_it() -> None:
-    with ServerProcess("--fake-step-ms", "5") as server, open_streams(server, 64, LONG) as streams:
+    with ServerProcess("--fake-step-ms", "3000") as server, open_streams(server, 2, LONG) as streams:
         server.send_signal(signal.SIGINT)
         wait_until(lambda: any("no new requests" in line for line in server.log), within_s=5)
         start_s = time.monotonic()
         server.send_signal(signal.SIGINT)
         assert server.wait() == 1
-        assert time.monotonic() - start_s < 2  # they would go on for ten seconds
+        assert time.monotonic() - start_s < 2.5  # the step that runs takes longer, and is not waited for
         for stream in streams:
             assert b'data: {"error":{"message":' in stream.read_until(b"[DONE]")
     assert not any("Traceback" in line for line in server.log)
