@@ -147,10 +147,7 @@ class AsyncEngine:
         self._reports.start(self.model_info.name)
 
     async def stop(self, drain_timeout_s: float = 0.0, *, in_hurry: bool = False) -> None:
-        """Take no new requests, give running ones so long to end, abort the rest, and end the process.
-
-        In a hurry the process is killed if it does not end at once, as in the middle of a step.
-        """
+        """Take no new requests, give running ones so long to end, abort the rest, end the process (in a hurry: now)."""
         self._is_draining = True
         if self._trackers and self.is_healthy and drain_timeout_s > 0:
             self._all_done.clear()
