@@ -383,6 +383,24 @@ def test_messages_call_tools_and_take_what_they_return(claude: Any) -> None:
     assert answer.stop_reason == "max_tokens"
 
 
+def test_messages_are_held_to_a_schema_whole_and_streamed(claude: Any) -> None:
+    wanted = {"model": "fake", "max_tokens": 400, "messages": HELLO, "extra_body": {"temperature": 0}}
+    parsed = claude.messages.parse(**wanted, output_format=Person).parsed_output
+    assert isinstance(parsed, Person)
+    form = {"format": {"type": "json_schema", "schema": PERSON}}
+    whole = claude.messages.create(**wanted, output_config=form)
+    with claude.messages.stream(**wanted, output_config=form) as stream:
+        text = "".join(stream.text_stream)
+    assert whole.content[0].text == text
+    assert whole.stop_reason == "end_turn"
+    jsonschema.validate(json.loads(text), PERSON)
+    counted = claude.messages.count_tokens(model="fake", messages=HELLO, output_format=Person).input_tokens
+    assert counted == claude.messages.count_tokens(model="fake", messages=HELLO).input_tokens
+    wrong = {"format": {"type": "json_schema", "schema": {"type": "text"}}}
+    with pytest.raises(anthropic.BadRequestError, match="output_config.format.schema"):
+        claude.messages.create(**wanted, output_config=wrong)
+
+
 def test_messages_stop_at_a_sequence(claude: Any) -> None:
     letters = list("etaoin shrdlu")
     answer = claude.messages.create(model="fake", max_tokens=200, messages=HELLO, stop_sequences=letters)

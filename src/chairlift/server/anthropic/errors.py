@@ -20,13 +20,15 @@ _TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
+_FIELD_OF_CHAT, _FIELD = "response_format.json_schema.schema", "output_config.format.schema"
+"""What an error names where a message is answered as a chat request, and where that came from."""
 _BODY_HEADERS = frozenset({"content-length", "content-type"})
 
 
 def to_messages_error(error: Exception) -> MessagesError:
     """Anthropic's error body for an exception; anything unexpected shows no internals."""
     status = error.http_status if isinstance(error, ChairliftError) else HTTPStatus.INTERNAL_SERVER_ERROR
-    return messages_error(status, describe(error).error.message)
+    return messages_error(status, describe(error).error.message.replace(_FIELD_OF_CHAT, _FIELD))
 
 
 def messages_error(status: int, message: str) -> MessagesError:

@@ -8,7 +8,7 @@ from pydantic import Field
 from chairlift.errors import InvalidRequestError
 from chairlift.server.openai.no_effect import no_effect
 from chairlift.server.openai.requests import MAX_ITEMS, Body, ChatBody
-from chairlift.server.openai.structure_fields import Options, Part
+from chairlift.server.openai.structure_fields import JsonSchema, Options, Part
 
 
 class Block(Part):
@@ -58,6 +58,21 @@ class Thinking(Options):
     display: str | None = no_effect("thinking is answered as it is")
 
 
+class OutputFormat(Options):
+    """The form of the answer."""
+
+    type: Literal["json_schema"]
+    schema_: JsonSchema = Field(alias="schema")
+
+
+class OutputConfig(Options):
+    """What the answer is to be like."""
+
+    format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = no_effect("every answer gets the same")
+    task_budget: dict[str, Any] | None = no_effect("max_tokens limits all of the answer")
+
+
 class RequestMetadata(Options):
     """Who asks."""
 
@@ -81,6 +96,9 @@ class MessagesBody(Body):
     thinking: Thinking | None = Field(
         None, description="enabled and disabled are told to the chat template, which knows better for adaptive."
     )
+    output_config: OutputConfig | None = Field(
+        None, description="format holds the answer to a JSON schema, as in chat; effort has no effect."
+    )
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = no_effect("there is one")
 
@@ -94,6 +112,7 @@ class CountBody(Body):
     tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = Field(None, description="Nothing of it is part of a prompt.")
 
 
 def to_chat(body: MessagesBody | CountBody) -> ChatBody:
@@ -112,6 +131,7 @@ def to_chat(body: MessagesBody | CountBody) -> ChatBody:
             "top_p": body.top_p,
             "top_k": body.top_k,
             "user": None if body.metadata is None else body.metadata.user_id,
+            "response_format": _response_format(body.output_config),
         }
     if body.tools:
         values["tools"] = [_tool(tool, place) for place, tool in enumerate(body.tools)]
@@ -119,6 +139,12 @@ def to_chat(body: MessagesBody | CountBody) -> ChatBody:
     if body.thinking is not None and body.thinking.type != "adaptive":
         values["chat_template_kwargs"] = {"enable_thinking": body.thinking.type == "enabled"}
     return ChatBody.model_validate({name: value for name, value in values.items() if value is not None})
+
+
+def _response_format(config: OutputConfig | None) -> dict[str, Any] | None:
+    if config is None or config.format is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"schema": config.format.schema_, "strict": True}}
 
 
 def _tool(tool: MessagesTool, place: int) -> dict[str, Any]:
