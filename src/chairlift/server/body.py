@@ -17,7 +17,7 @@ from chairlift.errors import InvalidRequestError
 from chairlift.server.context import context_of
 from chairlift.server.errors import BodyTimeoutError, BodyTooLargeError, invalid_body
 from chairlift.server.json_size import CONTAINER_WEIGHT, weigh_values
-from chairlift.server.workers import in_worker
+from chairlift.server.workers import in_parser
 
 LONG_BODY_BYTES = 65_536
 """What is longer is parsed in a thread."""
@@ -42,7 +42,7 @@ async def read_body(request: Request, model: type[Model]) -> Model:
         max_values = context_of(request).sections.limits.max_body_values
         if len(raw) <= LONG_BODY_BYTES:
             return parse(raw, model, max_values)
-        return await in_worker(parse, raw, model, max_values)
+        return await in_parser(parse, raw, model, max_values)
 
 
 async def read_bytes(request: Request) -> bytes:

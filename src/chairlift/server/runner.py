@@ -11,7 +11,6 @@ While draining the socket stays open: new requests are answered 503 with Retry-A
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -27,6 +26,7 @@ from chairlift.server.access import Access
 from chairlift.server.announce import base_url, is_loopback, ready_text
 from chairlift.server.app import create_app
 from chairlift.server.batches.api import Batches
+from chairlift.server.collector import FullCollections
 from chairlift.server.context import WebSections
 from chairlift.server.engine_port import ManagedEngine
 from chairlift.server.tools.table import find_parser_problem
@@ -220,6 +220,7 @@ class _Service:
             if await self._start_engine():
                 if self._batches is not None:
                     beside.append(asyncio.ensure_future(self._batches.runner.run()))
+                beside.append(asyncio.ensure_future(FullCollections().run()))
                 await self._http.serve(sockets=accepting_sockets(self._listener))
         finally:
             for task in beside:
@@ -241,9 +242,6 @@ class _Service:
         return False
 
     def _announce(self) -> None:
-        # What was loaded lives as long as the process; the collector need not walk through it between two tokens.
-        gc.collect()
-        gc.freeze()
         problem = find_parser_problem(self._tool_call_parser, self._engine.tokenizer.chat_template_text)
         if problem is not None:
             logger.warning("%s", problem)

@@ -28,7 +28,7 @@ from chairlift.server.openai.responses import Usage, encode
 from chairlift.server.openai.sse import EventStream, EventWriter
 from chairlift.server.openai.tally import UsageTally
 from chairlift.server.openai.terms import served_tier
-from chairlift.server.workers import in_worker
+from chairlift.server.workers import answer_in_worker
 
 REQUEST_ID_HEADER = "X-Chairlift-Request-Id"
 """The id of the answer, there before the answer is: GET /v1/requests/{id} says what the request waits for."""
@@ -147,7 +147,7 @@ async def answer_whole(
     def write() -> bytes:
         return encode(style.whole(head, choices, tally.usage()))
 
-    content = await in_worker(write) if is_heavy(choices) else write()
+    content = await answer_in_worker(write) if is_heavy(choices) else write()
     return Response(content, headers=headers, media_type="application/json")
 
 

@@ -11,6 +11,7 @@ from chairlift.engine.terms import Terms
 from chairlift.errors import DrainingError, EngineUnavailableError, RequestCancelledError
 from chairlift.server.engine_port import Engine, TokenStream
 from chairlift.server.openai.prompts import PreparedPrompt
+from chairlift.server.slices import NUM_PER_TURN, end_tasks, for_each
 from chairlift.server.tools.reasoning import Opening
 
 
@@ -32,6 +33,7 @@ class Generation:
         self._streams = streams
         self._choices_per_prompt = choices_per_prompt
         self._is_cancelled = False
+        self._cancelling: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, engine: Engine, job: Job) -> "Generation":
@@ -49,11 +51,10 @@ class Generation:
                 await asyncio.sleep(0)  # one prompt at a time, so that others have their turn between them
             return cls([await task for task in tasks], job.sampling.n)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                if not isinstance(outcome, BaseException):
-                    outcome.abort()
+            try:
+                await end_tasks(tasks)
+            finally:
+                await for_each(tasks, _abort_if_accepted)
             raise
 
     @property
@@ -73,7 +74,10 @@ class Generation:
     def cancel(self) -> None:
         """End everything that still runs, and tell whoever reads that somebody wanted it so."""
         self._is_cancelled = True
-        self.abort()
+        if len(self._streams) <= NUM_PER_TURN:
+            self.abort()
+        else:
+            self._cancelling = asyncio.ensure_future(for_each(self._streams, _abort))
 
     async def batches(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Deltas as they come, those that are there together in one list.
@@ -96,12 +100,13 @@ class Generation:
 
     async def _merged(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         arrived: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue()
-        pumps = [
-            asyncio.ensure_future(self._pump(position, stream, arrived))
-            for position, stream in enumerate(self._streams)
-        ]
-        num_open = len(pumps)
+        pumps: list[asyncio.Task[None]] = []
+        num_open = len(self._streams)
         try:
+            for position, stream in enumerate(self._streams):
+                pumps.append(asyncio.ensure_future(self._pump(position, stream, arrived)))
+                if len(pumps) % NUM_PER_TURN == 0:
+                    await asyncio.sleep(0)
             while num_open:
                 items = [await arrived.get()]
                 while not arrived.empty():
@@ -109,9 +114,9 @@ class Generation:
                 num_open -= items.count(None)
                 yield [_delta_or_raise(item) for item in items if item is not None]
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            await end_tasks(pumps)
+            if num_open:
+                await for_each(self._streams, _abort)  # those too that no pump has begun with
 
     async def _pump(
         self, position: int, stream: TokenStream, arrived: "asyncio.Queue[ChoiceDelta | Exception | None]"
@@ -182,6 +187,15 @@ async def _submit(engine: Engine, prompt: PreparedPrompt, job: Job) -> TokenStre
         return await engine.submit(prompt.token_ids, job.sampling, job.terms)
     sampling = replace(job.sampling, max_tokens=1, n=1, stop=(), logprobs=None)
     return _HiddenOutput(await engine.submit(prompt.token_ids, sampling, job.terms), job.sampling.n)
+
+
+def _abort(stream: TokenStream) -> None:
+    stream.abort()
+
+
+def _abort_if_accepted(submission: asyncio.Task[TokenStream]) -> None:
+    if submission.done() and not submission.cancelled() and submission.exception() is None:
+        submission.result().abort()
 
 
 async def _single(stream: TokenStream) -> AsyncGenerator[list[ChoiceDelta], None]:

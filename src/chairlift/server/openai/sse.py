@@ -21,7 +21,7 @@ from chairlift.server.errors import describe
 from chairlift.server.openai.extras import is_heavy, portions
 from chairlift.server.openai.generation import Generation
 from chairlift.server.openai.responses import encode
-from chairlift.server.workers import in_worker
+from chairlift.server.workers import answer_in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ async def write_events(generation: Generation, writer: EventWriter) -> AsyncGene
                 for number, portion in enumerate(portions(deltas)):
                     if number:
                         await asyncio.sleep(0)  # others are served between two portions
-                    block = await in_worker(writer.write, portion) if is_heavy(portion) else writer.write(portion)
+                    block = await _written(writer, portion)
                     if block:
                         yield block
         yield writer.write_end() + (b"" if framed is not None else DONE)
@@ -79,6 +79,10 @@ async def write_events(generation: Generation, writer: EventWriter) -> AsyncGene
         if not isinstance(error, ChairliftError):
             logger.exception("stream failed")
         yield event(describe(error)) + DONE if framed is None else framed.write_error(error)
+
+
+async def _written(writer: EventWriter, deltas: Sequence[ChoiceDelta]) -> bytes:
+    return await answer_in_worker(writer.write, deltas) if is_heavy(deltas) else writer.write(deltas)
 
 
 class EventStream(Response):
