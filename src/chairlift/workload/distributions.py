@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, TypeGuard, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 
 _LONGEST_TOKENS = 1e9
@@ -103,8 +104,9 @@ def parse_lengths(value: object, what: str) -> Lengths:
             if "median" in given and given.keys() <= {"median", "max"} and _is_sigma(sigma):
                 maximum = int(given["max"]) if "max" in given else None
                 return Lognormal(float(given["median"]), float(sigma), maximum)
+    shown = quoted(cast("object", value))
     raise ConfigurationError(
-        f"{what} is {value!r}, but must be a number of tokens, {{median, sigma, max}} or {{low, high}}, "
+        f"{what} is {shown}, but must be a number of tokens, {{median, sigma, max}} or {{low, high}}, "
         f"lengths in [1, {_LONGEST_TOKENS:g}] and sigma in [0, {_MOST_SIGMA:g}]"
     )
 

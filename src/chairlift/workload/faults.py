@@ -6,9 +6,9 @@ Knows nothing of formats: a reader takes what it needs, and what it could not ta
 import json
 import re
 
-_NO_NUMBER = re.compile(
-    r"(?:invalid literal for int\(\) with base 10|could not convert string to float): '?(.*?)'?$", re.DOTALL
-)
+_NO_WHOLE_NUMBER = re.compile(r"invalid literal for int\(\) with base 10: '?(.*?)'?$", re.DOTALL)
+_NO_NUMBER = re.compile(r"could not convert string to float: '?(.*?)'?$", re.DOTALL)
+_NO_TIME = re.compile(r"Invalid isoformat string: '?(.*?)'?$", re.DOTALL)
 _MAX_CHARS = 200
 
 
@@ -32,11 +32,18 @@ def _in_words(error: Exception) -> str:
             return f"a number is out of range: {error}"
         case TypeError() | AttributeError() | IndexError():
             return "a value has another form than the format says"
-        case ValueError() if found := _NO_NUMBER.match(str(error)):
-            return f"a number is expected, got {found[1] or 'nothing'}"
+        case ValueError():
+            return _value_in_words(str(error))
         case OSError() if error.strerror:
             return error.strerror
         case EOFError():
             return "the file is cut off"
         case _:
             return str(error) or type(error).__name__
+
+
+def _value_in_words(said: str) -> str:
+    for pattern, kind in ((_NO_WHOLE_NUMBER, "whole number"), (_NO_NUMBER, "number"), (_NO_TIME, "time")):
+        if found := pattern.match(said):
+            return f"a {kind} is expected, got {found[1] or 'nothing'}"
+    return "a number has too many digits" if said.startswith("Exceeds the limit (") else said or "ValueError"

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_CONTENT_ID = 2**32 - 1
+MAX_OUTPUT_TOKENS = 2**31 - 1
+"""Of one request."""
 UNSHARED_ID = 0
 """Of a run that nobody else has."""
 

@@ -7,8 +7,9 @@ import math
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
@@ -57,12 +58,16 @@ def parse_slo(value: object, what: str) -> Slo:
             return Slo(_limit(ttft), _limit(tpot))
         except ValueError:
             names = ", ".join(sorted(known))
-            raise ConfigurationError(f"{what} is {value!r}, but must be TTFT/TPOT in ms or one of: {names}") from None
+            raise ConfigurationError(
+                f"{what} is {quoted(value)}, but must be TTFT/TPOT in ms or one of: {names}"
+            ) from None
     if isinstance(value, dict):
         fields: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
         if fields.keys() <= {"ttft_ms", "tpot_ms", "e2e_ms", "percent"} and all(map(_is_limit, fields.values())):
             return Slo(**{name: float(number) for name, number in fields.items()})
-    raise ConfigurationError(f"{what} may have ttft_ms, tpot_ms, e2e_ms and percent, numbers from 0 on, got {value!r}")
+    raise ConfigurationError(
+        f"{what} may have ttft_ms, tpot_ms, e2e_ms and percent, numbers from 0 on, got {quoted(cast('object', value))}"
+    )
 
 
 def _is_limit(value: object) -> bool:

@@ -10,11 +10,12 @@ from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from random import Random
 
+from chairlift.config.quoting import quoted
 from chairlift.config.resolved import TenantConfig, TenantTable
 from chairlift.errors import ConfigurationError
 from chairlift.workload.arrivals import NS_PER_S, RampPoint, all_at_once, ramp, renewals
 from chairlift.workload.distributions import Fixed, Lengths
-from chairlift.workload.items import WorkRequest
+from chairlift.workload.items import MAX_OUTPUT_TOKENS, WorkRequest
 from chairlift.workload.slo import Slo
 from chairlift.workload.traces import open_trace
 from chairlift.workload.traces.reading import Lap, Trace
@@ -69,7 +70,12 @@ class Stream:
                 f"stream {self.name!r} needs a concurrency of at least 1, and takes neither rate nor ramp beside it"
             )
         if min(self.output_lengths, default=1) < 1:
-            raise ConfigurationError(f"stream {self.name!r} has an output length below 1: {self.output_lengths}")
+            raise ConfigurationError(f"stream {self.name!r} has an output length below 1: {min(self.output_lengths)}")
+        if max(self.output_lengths, default=1) > MAX_OUTPUT_TOKENS:
+            raise ConfigurationError(
+                f"stream {self.name!r} has an output length of {quoted(max(self.output_lengths))} tokens, and one "
+                f"request may have {MAX_OUTPUT_TOKENS}"
+            )
         if self.rate_per_s is not None and self.rate_per_s <= 0:
             raise ConfigurationError(f"stream {self.name!r} needs a positive rate, got {self.rate_per_s}")
         if self.is_endless and self.num_requests is None:
@@ -137,7 +143,8 @@ class Stream:
                 last_ns, num_read = request.arrival_ns, num_read + 1
                 yield request if offset_ns == 0 else request._replace(arrival_ns=request.arrival_ns + offset_ns)
             if num_read == 0:
-                raise ConfigurationError(f"trace {self.trace} has no request after {self.start_s:g} s")
+                after = f" after {self.start_s:g} s" if self.start_s else ""
+                raise ConfigurationError(f"trace {self.trace} has no request{after}")
             if self.num_requests is None:
                 return
             offset_ns += last_ns + last_ns // num_read

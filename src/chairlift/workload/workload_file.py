@@ -30,9 +30,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.workload.arrivals import RampPoint
 from chairlift.workload.distributions import parse_lengths
+from chairlift.workload.faults import in_words
 from chairlift.workload.slo import parse_slo
 from chairlift.workload.streams import Stream, Workload
 
@@ -58,8 +60,8 @@ def read_workload(path: Path) -> Workload:
     """
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"workload {path} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+        raise ConfigurationError(f"workload {path} cannot be read: {in_words(error)}") from None
     streams: list[Any] | None = table.get("stream")
     if table.keys() - {"seed", "stream"} or not isinstance(streams, list) or not all(map(_is_table, streams)):
         raise ConfigurationError(
@@ -67,7 +69,7 @@ def read_workload(path: Path) -> Workload:
         )
     seed = table.get("seed", 0)
     if type(seed) is not int:
-        raise ConfigurationError(f"seed of workload {path} must be a whole number, got {seed!r}")
+        raise ConfigurationError(f"seed of workload {path} must be a whole number, got {quoted(seed)}")
     parsed = [
         parse_stream(entry, path.parent, f"stream {number} of {path}") for number, entry in enumerate(streams, start=1)
     ]
@@ -133,9 +135,10 @@ def _number(value: object, key: str, shown: str) -> float:
     number = math.nan
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
-            number = kind(value)
+            converted = kind(value)
+            number = converted if math.isfinite(converted) else math.nan
     if not math.isfinite(number):
-        raise ConfigurationError(f"{shown} must be a {'whole ' if kind is int else ''}number, got {value!r}")
+        raise ConfigurationError(f"{shown} must be a {'whole ' if kind is int else ''}number, got {quoted(value)}")
     least, greatest = _RANGES.get(key, (0, 10**9))
     if not least <= number <= greatest:
         raise ConfigurationError(f"{shown} must be in [{least:g}, {greatest:g}], got {number:g}")
@@ -147,8 +150,8 @@ def _ramp(value: object, shown: str) -> tuple[RampPoint, ...]:
     pairs: list[Any] = [pair.split(":") for pair in value.split("/")] if isinstance(value, str) else cast("Any", value)
     try:
         return tuple(RampPoint(float(at_s), float(rate)) for at_s, rate in pairs)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{shown} must be [[seconds, rate], ...], got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigurationError(f"{shown} must be [[seconds, rate], ...], got {quoted(value)}") from None
 
 
 def _lengths(value: object, shown: str) -> tuple[int, ...]:
@@ -159,4 +162,4 @@ def _lengths(value: object, shown: str) -> tuple[int, ...]:
             return lengths
     except (TypeError, ValueError):
         pass
-    raise ConfigurationError(f"{shown} must be whole numbers, got {value!r}")
+    raise ConfigurationError(f"{shown} must be whole numbers, got {quoted(value)}")

@@ -200,6 +200,12 @@ tier = 1
         ("[[stream]]\noutput_lengths = [1]\nslo = { ttft_ms = 'x' }", "numbers from 0 on"),
         ("[[stream]]\noutput_lengths = [1]\nslo = { ttft_ms = nan }", "numbers from 0 on"),
         ("seed = ", "cannot be read"),
+        ("seed = 1" + "0" * 5000, "w.toml cannot be read: a number has too many digits"),
+        ("seed = " + "[" * 20_000, "w.toml cannot be read: nested too deeply"),
+        ("[[stream]]\noutput_lengths = [1]\ntier = 0x1" + "0" * 5000, "tier of stream 1 .* got a number of too many"),
+        ("[[stream]]\noutput_lengths = [1]\nramp = [[0, 0x1" + "0" * 5000 + "]]", r"must be \[\[seconds, rate\]"),
+        ("[[stream]]\nnum_requests = 1\noutput_tokens = 0x1" + "0" * 5000, "is a number of too many digits, but must"),
+        ("[[stream]]\nname = 'x'\noutput_lengths = [2_147_483_648]", "'x' has an output length of 2147483648 tokens"),
         ("[[stream]]\nname='x'\noutput_lengths=[1]\n[[stream]]\nname='x'\noutput_lengths=[1]", "names of their own"),
     ],
 )

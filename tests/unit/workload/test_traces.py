@@ -194,10 +194,17 @@ def test_lines_that_do_not_fit_are_the_files_fault(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"input_length": 5}', "the field output_length is missing"),
-        ('{"input_length": 5, "output_length": 2} 3', "no JSON: Extra data at character 40"),
-        ("[5, 2]", "a value has another form than the format says"),
-        ('{"input_length": 5, "output_length": 2.5}', "lengths must be whole numbers, got 5 and 2.5"),
+        ('{"input_length": 5}', "line 2: the field output_length is missing"),
+        ('{"input_length": 5, "output_length": 2} 3', "line 2: no JSON: Extra data at character 40"),
+        ("[5, 2]", "line 2: a value has another form than the format says"),
+        ('{"input_length": -5, "output_length": 2}', "line 2: input_length must be at least 0, got -5"),
+        ('{"input_length": "5", "output_length": 2}', "line 2: input_length must be a whole number, got '5'"),
+        ('{"input_length": 5, "output_length": %s}' % ("9" * 5000), "line 2: a number has too many digits"),
+        (
+            '{"input_length": 5, "output_length": 2147483648}',
+            "an answer has 2147483648 tokens, and one may have 2147483647",
+        ),
+        ('{"input_length": 5, "output_length": 2.5}', "line 2: output_length must be a whole number, got 2.5"),
     ],
 )
 def test_what_does_not_fit_is_said_in_words(tmp_path: Path, line: str, words: str) -> None:
@@ -209,8 +216,64 @@ def test_what_does_not_fit_is_said_in_words(tmp_path: Path, line: str, words: st
 
 def test_a_column_that_holds_no_number_is_said_in_words(tmp_path: Path) -> None:
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,many,2\n"
-    with pytest.raises(ConfigurationError, match="a number is expected, got many"):
+    with pytest.raises(ConfigurationError, match="line 2: a whole number is expected, got many"):
         read(open_trace(written(tmp_path / "broken.csv", text)))
+
+
+HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+NOON = "2023-11-16 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{HEAD}{NOON},10,5,7\n", "line 2: more columns than the 3 of the head"),
+        (f"{HEAD}{NOON},10\n", "line 2: fewer columns than the 3 of the head"),
+        (f"{HEAD}{NOON},-5,10\n", "line 2: ContextTokens must be at least 0, got -5"),
+        (f"{HEAD}{NOON},10,5\nnoon,10,5\n", "line 3: a time is expected, got noon"),
+        (f"{HEAD}{NOON}+05:00,10,5\n{NOON},10,5\n", "line 3: either all times have an offset from UTC, or none has"),
+        (HEAD, "there is a head and no request behind it"),
+        (
+            f"{HEAD}{NOON},10,5\n2022-11-16 12:00:00,10,5\n",
+            "request 1 comes 365 days after the one before it in time, request 2; 31 are possible",
+        ),
+        ("num_prefill_tokens,num_decode_tokens\n10,-5\n", "line 2: num_decode_tokens must be at least 0, got -5"),
+        ("num_prefill_tokens,num_decode_tokens\n10.0,5\n", "line 2: a whole number is expected, got 10.0"),
+        (
+            "task_id,trial,call,prompt_tokens,output_tokens\n0,0,0,7,-1\n",
+            "line 2: output_tokens must be at least 0, got -1",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"broken\.csv, which looks like") as caught:
+        read(open_trace(written(tmp_path / "broken.csv", text)))
+    assert caught.value.message.endswith(f": {words}")
+
+
+@pytest.mark.parametrize(
+    ("rates", "lengths", "words"),
+    [
+        ("0.5", "1,2,3,4,5,6,7,8,9,10,9", "line 2: quantiles of lengths must grow"),
+        ("0.5", "1,2,3,4,5,6,7,8,9,10,nan", "line 2: quantiles of lengths must grow"),
+        ("-1", "1,2,3,4,5,6,7,8,9,10,11", r"line 2: rate_rps must be in \[0, 100000\], got -1"),
+        ("0.5", None, "x_lengths.csv has a head and no lengths behind it"),
+    ],
+)
+def test_what_is_wrong_with_the_tables_of_servegen_is_said(
+    tmp_path: Path, rates: str, lengths: str | None, words: str
+) -> None:
+    head = LENGTHS.partition("\n")[0]
+    rows = [] if lengths is None else [f"1,0,{field}_tokens,1,10,{lengths}" for field in ("input", "output")]
+    written(tmp_path / "x_lengths.csv", "\n".join([head, *rows]))
+    path = written(tmp_path / "x_rates.csv", f"{RATES.partition(chr(10))[0]}\n1,0,{rates},1,Gamma,1,1\n")
+    with pytest.raises(ConfigurationError, match=words):
+        read(open_trace(path))
+
+
+def test_prompts_and_answers_of_no_tokens_have_one(tmp_path: Path) -> None:
+    found = read(open_trace(written(tmp_path / "z.csv", f"{HEAD}{NOON},0,0\n")))
+    assert found == [WorkRequest(0, 1, 1)]
 
 
 def test_a_damaged_archive_is_the_files_fault(tmp_path: Path) -> None:

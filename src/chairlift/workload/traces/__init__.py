@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.workload.faults import in_words
-from chairlift.workload.items import MAX_CONTENT_ID, WorkRequest
+from chairlift.workload.items import MAX_CONTENT_ID, MAX_OUTPUT_TOKENS, WorkRequest
 from chairlift.workload.traces.azure import AzureTrace
 from chairlift.workload.traces.decision_log import DecisionLogTrace
 from chairlift.workload.traces.mooncake import MooncakeTrace
@@ -80,7 +81,11 @@ def _check(request: WorkRequest) -> None:
     """Refuse what no simulation can work with. Prompts that are just too long are refused when they arrive."""
     prompt, output = request.num_prompt_tokens, request.num_output_tokens
     if type(prompt) is not int or type(output) is not int or min(prompt, output) < 1:
-        raise ValueError(f"tokens of a prompt ({prompt!r}) and an answer ({output!r}) must be whole numbers from 1 on")
+        raise ValueError(
+            f"tokens of a prompt ({quoted(prompt)}) and an answer ({quoted(output)}) must be whole numbers from 1 on"
+        )
+    if output > MAX_OUTPUT_TOKENS:
+        raise ValueError(f"an answer has {quoted(output)} tokens, and one may have {MAX_OUTPUT_TOKENS}")
     if not 0 <= request.arrival_ns <= _LATEST_NS:
         raise ValueError(f"arrivals must be in [0, {_LATEST_NS / 1e9:g}] s, and one is at {request.arrival_ns / 1e9:g}")
     tier, tenant = cast("object", request.tier), cast("object", request.tenant)  # of a log that anybody wrote
@@ -105,7 +110,7 @@ def open_trace(path: Path) -> Trace:
         with open_text(path) as file:
             first_line = file.readline()
     except (ValueError, *_DAMAGED) as error:
-        raise ConfigurationError(f"trace {path} cannot be read: {error}") from None
+        raise ConfigurationError(f"trace {path} cannot be read: {in_words(error)}") from None
     for name, reader in READERS.items():
         if reader.fits(first_line):
             return _Checked(reader(path), f"trace {path}, which looks like {name}, has lines that do not fit, or none")

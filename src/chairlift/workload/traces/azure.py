@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chairlift.workload.items import WorkRequest
-from chairlift.workload.traces.reading import Lap, mean_rate_per_s, read_csv, stretch
+from chairlift.workload.traces.reading import Lap, check_gaps, mean_rate_per_s, read_csv, stretch, whole_tokens
 
 _NS_PER_US = 1000
 
@@ -34,14 +34,27 @@ class AzureTrace:
 
     @cached_property
     def _rows(self) -> list[WorkRequest]:
-        rows: list[WorkRequest] = []
-        first = None
-        for row in read_csv(self._path):
-            moment = datetime.fromisoformat(row["TIMESTAMP"])
-            first = first or moment
-            passed = moment - first
-            arrival_us = (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
-            prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-            rows.append(WorkRequest(arrival_us * _NS_PER_US, max(1, prompt), max(1, output)))
-        earliest_ns = min((row.arrival_ns for row in rows), default=0)  # of lines in any order
+        rows = list(read_csv(self._path, _Lines().parse))
+        if not rows:
+            raise ValueError("there is a head and no request behind it")
+        # Lines may be in any order.
+        check_gaps(sorted((row.arrival_ns, place) for place, row in enumerate(rows)))
+        earliest_ns = min(row.arrival_ns for row in rows)
         return sorted(row._replace(arrival_ns=row.arrival_ns - earliest_ns) for row in rows)
+
+
+class _Lines:
+    """Makes requests of lines; times count from the first one's."""
+
+    def __init__(self) -> None:
+        self._first: datetime | None = None
+
+    def parse(self, row: dict[str, str]) -> WorkRequest:
+        moment = datetime.fromisoformat(row["TIMESTAMP"])
+        first = self._first = self._first or moment
+        if (moment.tzinfo is None) != (first.tzinfo is None):
+            raise ValueError("either all times have an offset from UTC, or none has")
+        passed = moment - first
+        arrival_us = (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+        prompt, output = (whole_tokens(int(row[name]), name) for name in ("ContextTokens", "GeneratedTokens"))
+        return WorkRequest(arrival_us * _NS_PER_US, prompt, output)

@@ -12,7 +12,7 @@ from typing import Any
 
 from chairlift.errors import ConfigurationError
 from chairlift.workload.items import WorkRequest
-from chairlift.workload.traces.reading import Lap, mean_rate_per_s, open_text, stretch
+from chairlift.workload.traces.reading import Lap, mean_rate_per_s, naming_line, open_text, stretch
 
 
 class DecisionLogTrace:
@@ -37,11 +37,13 @@ class DecisionLogTrace:
     def _rows(self) -> list[WorkRequest]:
         tally = _Tally()
         with open_text(self._path) as file:
-            for line in file:
-                try:
-                    tally.take(json.loads(line))
-                except json.JSONDecodeError:
-                    break  # the engine died while it wrote the last line
+            for number, line in enumerate(file, start=1):
+                with naming_line(number):
+                    try:
+                        entry: dict[str, Any] = json.loads(line)
+                    except json.JSONDecodeError:
+                        break  # the engine died while it wrote the last line
+                    tally.take(entry)
         rows = tally.finish()
         if not rows:
             raise ConfigurationError(f"decision log {self._path} has no request that got a token")

@@ -5,16 +5,16 @@ together with everything before it, so equal ids are equal prefixes. Only ``inpu
 there, which makes this the format for traces of one's own too.
 """
 
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.workload.items import UNSHARED_ID, ContentRun, WorkRequest
-from chairlift.workload.traces.reading import Lap, mean_rate_per_s, open_text, stretch
+from chairlift.workload.traces.reading import Lap, check_gaps, mean_rate_per_s, read_json_lines, stretch, whole_tokens
 
 BLOCK_TOKENS = 512
 _NS_PER_MS = 1_000_000
@@ -52,27 +52,26 @@ class MooncakeTrace:
 
     @cached_property
     def _table(self) -> tuple[list[WorkRequest], int, bool]:
-        rows: list[WorkRequest] = []
-        names, num_timed = _Names(), 0
-        with open_text(self._path) as file:
-            for line in file:
-                if not line.strip():
-                    continue
-                row: dict[str, Any] = json.loads(line)
-                num_timed += "timestamp" in row
-                prompt, output = row["input_length"], row["output_length"]
-                if type(prompt) is not int or type(output) is not int:
-                    raise ValueError(f"lengths must be whole numbers, got {prompt!r} and {output!r}")
-                runs = names.runs(row.get("hash_ids", []), prompt, row.get("block_tokens", BLOCK_TOKENS))
-                arrival_ns = int(row.get("timestamp", 0) * _NS_PER_MS)
-                if arrival_ns < 0:
-                    raise ValueError(f"a timestamp must be at least 0, got {row['timestamp']}")
-                rows.append(WorkRequest(arrival_ns, max(1, prompt), max(1, output), runs))
-        if not rows:
+        names = _Names()
+        parsed = list(read_json_lines(self._path, lambda row: _parse(row, names)))
+        if not parsed:
             raise ConfigurationError(f"trace {self._path} is empty")
-        if num_timed not in (0, len(rows)):
-            raise ValueError(f"{num_timed} of {len(rows)} lines have a timestamp; all must have one, or none")
+        num_timed = sum(is_timed for _, is_timed in parsed)
+        if num_timed not in (0, len(parsed)):
+            raise ValueError(f"{num_timed} of {len(parsed)} lines have a timestamp; all must have one, or none")
+        rows = [row for row, _ in parsed]
+        check_gaps(sorted((row.arrival_ns, place) for place, row in enumerate(rows)))
         return sorted(rows, key=lambda row: row.arrival_ns), len(names), num_timed > 0
+
+
+def _parse(row: dict[str, Any], names: "_Names") -> tuple[WorkRequest, bool]:
+    """Return the request of a line, and whether the line says when it arrives."""
+    prompt, output = (whole_tokens(row[name], name) for name in ("input_length", "output_length"))
+    runs = names.runs(row.get("hash_ids", []), prompt, row.get("block_tokens", BLOCK_TOKENS))
+    arrival_ns = int(row.get("timestamp", 0) * _NS_PER_MS)
+    if arrival_ns < 0:
+        raise ValueError(f"a timestamp must be at least 0, got {row['timestamp']}")
+    return WorkRequest(arrival_ns, prompt, output, runs), "timestamp" in row
 
 
 class _Names:
@@ -91,7 +90,9 @@ class _Names:
     def runs(self, hash_ids: list[int], num_tokens: int, block_tokens: int) -> tuple[ContentRun, ...]:
         """Return one run per block, the last one as long as the prompt leaves. What no id is for, nobody shares."""
         if type(block_tokens) is not int or block_tokens < 1 or not all(type(hash_id) is int for hash_id in hash_ids):
-            raise ValueError(f"blocks of {block_tokens!r} tokens, or a hash id of {hash_ids!r}, are no whole numbers")
+            raise ValueError(
+                f"blocks of {quoted(block_tokens)} tokens, or a hash id of {quoted(hash_ids)}, are no whole numbers"
+            )
         runs: list[ContentRun] = []
         content_id, num_left = UNSHARED_ID, num_tokens
         for hash_id in hash_ids[: -(-num_tokens // block_tokens)]:

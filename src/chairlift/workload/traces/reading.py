@@ -5,15 +5,25 @@ Knows nothing of formats.
 
 import csv
 import gzip
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeVar, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.workload.arrivals import NS_PER_S
+from chairlift.workload.faults import in_words
 from chairlift.workload.items import WorkRequest
+
+_NS_PER_DAY = 86_400 * NS_PER_S
+_LONGEST_GAP_NS = 31 * _NS_PER_DAY
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,81 @@ def open_text(path: Path) -> TextIO:
         raise ConfigurationError(f"trace {path} cannot be read: {error.strerror or error}") from None
 
 
-def read_csv(path: Path) -> Iterator[dict[str, str]]:
-    """Rows of a CSV file by column."""
+def read_csv(path: Path, parse: Callable[[dict[str, str]], Row]) -> Iterator[Row]:
+    """Rows of a CSV file: what ``parse`` makes of each, which it is given by column.
+
+    Raises:
+        ValueError: a row has more or fewer columns than the head, or is not as ``parse`` wants it; it has the number
+            of the line.
+    """
     with open_text(path) as file:
-        yield from csv.DictReader(file)
+        rows = csv.DictReader(file)
+        for row in rows:
+            with naming_line(rows.line_num):
+                _check_columns(row)
+                parsed = parse(row)
+            yield parsed
+
+
+def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], Row]) -> Iterator[Row]:
+    """Lines of JSON: what ``parse`` makes of each. Empty lines are left out.
+
+    Raises:
+        ValueError: a line is no JSON, or not as ``parse`` wants it; it has the number of the line.
+    """
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                with naming_line(number):
+                    parsed = parse(json.loads(line))
+                yield parsed
+
+
+def whole_tokens(value: object, what: str) -> int:
+    """Check a number of tokens. Recordings have prompts and answers of none, which stand for one token here.
+
+    Raises:
+        ValueError: it is no whole number, or below 0.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{what} must be a whole number, got {quoted(value)}")
+    if value < 0:
+        raise ValueError(f"{what} must be at least 0, got {quoted(value)}")
+    return max(1, value)
+
+
+def check_gaps(arrivals: Iterable[tuple[int, int]]) -> None:
+    """Refuse times of which one is a slip of the pen: requests are waited for a month at most.
+
+    Args:
+        arrivals: moments in ns, in their order, and the place of each in the file, from 0 on.
+
+    Raises:
+        ValueError: there is a longer pause.
+    """
+    for (before_ns, before), (at_ns, place) in pairwise(arrivals):
+        if at_ns - before_ns > _LONGEST_GAP_NS:
+            raise ValueError(
+                f"request {place + 1} comes {(at_ns - before_ns) / _NS_PER_DAY:.0f} days after the one before it in "
+                f"time, request {before + 1}; {_LONGEST_GAP_NS // _NS_PER_DAY} are possible"
+            )
+
+
+@contextmanager
+def naming_line(number: int) -> Generator[None]:
+    """Say in which line of a file something was wrong."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {in_words(error)}") from error
+
+
+def _check_columns(row: dict[str, str]) -> None:
+    head = [name for name in cast("list[str | None]", list(row)) if name is not None]
+    if len(head) < len(row):
+        raise ValueError(f"more columns than the {len(head)} of the head")
+    if None in cast("list[str | None]", list(row.values())):
+        raise ValueError(f"fewer columns than the {len(head)} of the head")
 
 
 def stretch(requests: Iterable[WorkRequest], own_rate_per_s: float, lap: Lap) -> Iterator[WorkRequest]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from chairlift.errors import ConfigurationError
 from chairlift.workload.arrivals import NS_PER_S, window_arrivals
 from chairlift.workload.distributions import Quantiles
-from chairlift.workload.items import WorkRequest
+from chairlift.workload.items import MAX_OUTPUT_TOKENS, WorkRequest
 from chairlift.workload.traces.reading import Lap, read_csv
 
 WINDOW_S = 600
@@ -37,6 +37,14 @@ class _Window(NamedTuple):
     rate_per_s: float
     pattern: str
     shape: float
+
+
+class _LengthRow(NamedTuple):
+    client: str
+    start_s: int
+    field: str
+    quantiles: Quantiles
+    num_requests: float
 
 
 class _LengthWindows:
@@ -80,7 +88,8 @@ class ServeGenTrace:
         """Read the requests; see :class:`~.reading.Trace`. The pass begins with the window of ``lap.start_s``."""
         windows = [window for window in self._windows if window.start_s + WINDOW_S > lap.start_s]
         if not windows:
-            raise ConfigurationError(f"trace {self._rates_path} has nothing after {lap.start_s:g} s")
+            after = f" after {lap.start_s:g} s" if lap.start_s else ""
+            raise ConfigurationError(f"trace {self._rates_path} has no request{after}")
         first_s, end_s = windows[0].start_s, windows[-1].start_s + WINDOW_S
         own_rate_per_s = sum(window.rate_per_s for window in windows) * WINDOW_S / (end_s - first_s)
         factor = 1.0 if lap.rate_per_s is None else lap.rate_per_s / own_rate_per_s
@@ -110,27 +119,54 @@ class ServeGenTrace:
 
     @cached_property
     def _windows(self) -> list[_Window]:
-        rows = [
-            _Window(int(row["timestamp_s"]), row["client"], float(row["rate_rps"]), row["pattern"], float(row["shape"]))
-            for row in read_csv(self._rates_path)
-        ]
-        for row in rows:
-            if not (0 <= row.rate_per_s <= _MOST_PER_S and 0 < row.shape < inf and row.pattern in _PATTERNS):
-                raise ValueError(f"no gaps are like those of {row}")
-        return sorted(row for row in rows if row.rate_per_s > 0)
+        return sorted(row for row in read_csv(self._rates_path, _parse_window) if row.rate_per_s > 0)
 
     @cached_property
     def _lengths(self) -> tuple[dict[str, _LengthWindows], list[float]]:
         tables: dict[tuple[str, int], dict[str, Quantiles]] = defaultdict(dict)
         counts: dict[str, float] = defaultdict(float)
-        for row in read_csv(self._lengths_path):
-            points = [(chance, float(row[name])) for name, chance in _QUANTILES.items()]
-            tables[row["client"], int(row["window_start_s"])][row["field"]] = Quantiles(points)
-            counts[row["client"]] += float(row["est_requests"])
+        for row in read_csv(self._lengths_path, _parse_lengths):
+            tables[row.client, row.start_s][row.field] = row.quantiles
+            counts[row.client] += row.num_requests
+        if not tables:
+            raise ValueError(f"{self._lengths_path.name} has a head and no lengths behind it")
         lengths: dict[str, _LengthWindows] = {}
         for (client, start_s), fields in sorted(tables.items()):
             windows = lengths.setdefault(client, _LengthWindows())
             windows.starts_s.append(start_s)
+            missing = {"input_tokens", "output_tokens"} - fields.keys()
+            if missing:
+                raise ValueError(f"client {client} has no {' and no '.join(sorted(missing))} from {start_s} s on")
             windows.inputs.append(fields["input_tokens"])
             windows.outputs.append(fields["output_tokens"])
         return lengths, list(accumulate(counts[client] for client in lengths))
+
+
+def _parse_window(row: dict[str, str]) -> _Window:
+    rate, shape, pattern = float(row["rate_rps"]), float(row["shape"]), row["pattern"]
+    if not 0 <= rate <= _MOST_PER_S:
+        raise ValueError(f"rate_rps must be in [0, {_MOST_PER_S:g}], got {rate:g}")
+    if not 0 < shape < inf or pattern not in _PATTERNS:
+        raise ValueError(
+            f"gaps must be like those of {' or '.join(_PATTERNS)}, of a positive shape, got {pattern!r} and {shape:g}"
+        )
+    return _Window(_whole_s(row["timestamp_s"], "timestamp_s"), row["client"], rate, pattern, shape)
+
+
+def _parse_lengths(row: dict[str, str]) -> _LengthRow:
+    points = [(chance, float(row[name])) for name, chance in _QUANTILES.items()]
+    lengths = [length for _, length in points]
+    if not all(0 <= length <= MAX_OUTPUT_TOKENS for length in lengths) or lengths != sorted(lengths):
+        raise ValueError(f"quantiles of lengths must grow, within [0, {MAX_OUTPUT_TOKENS}], got {lengths}")
+    num_requests = float(row["est_requests"])
+    if not 0 <= num_requests < inf:
+        raise ValueError(f"est_requests must be at least 0, got {num_requests:g}")
+    start_s = _whole_s(row["window_start_s"], "window_start_s")
+    return _LengthRow(row["client"], start_s, row["field"], Quantiles(points), num_requests)
+
+
+def _whole_s(text: str, what: str) -> int:
+    at_s = int(text)
+    if at_s < 0:
+        raise ValueError(f"{what} must be at least 0, got {at_s}")
+    return at_s

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from chairlift.workload.items import ContentRun, WorkRequest
-from chairlift.workload.traces.reading import Lap, read_csv
+from chairlift.workload.traces.reading import Lap, read_csv, whole_tokens
 
 SHARED_TOKENS = 3683
 """Tokens that every conversation begins with."""
@@ -42,11 +42,14 @@ class TauBenchTrace:
 
     @cached_property
     def _conversations(self) -> list[list[_Call]]:
-        rows = read_csv(self._path)
-        return [
-            [(max(1, int(row["prompt_tokens"])), int(row["output_tokens"])) for row in group]
-            for _, group in groupby(rows, lambda row: (row["task_id"], row["trial"]))
-        ]
+        rows = read_csv(self._path, _parse)
+        return [[call for _, call in group] for _, group in groupby(rows, lambda row: row[0])]
+
+
+def _parse(row: dict[str, str]) -> tuple[tuple[str, str], _Call]:
+    """Return whose call it is, and the call."""
+    prompt, output = (whole_tokens(int(row[name]), name) for name in ("prompt_tokens", "output_tokens"))
+    return (row["task_id"], row["trial"]), (prompt, output)
 
 
 def _link(calls: list[_Call], first_id: int) -> WorkRequest:
@@ -63,6 +66,6 @@ def _link(calls: list[_Call], first_id: int) -> WorkRequest:
         prompts.append(runs)
     request = None
     for (prompt, output), prompt_runs in zip(reversed(calls), reversed(prompts), strict=True):
-        request = WorkRequest(0, prompt, max(1, output), prompt_runs, follow_up=request)
+        request = WorkRequest(0, prompt, output, prompt_runs, follow_up=request)
     assert request is not None  # noqa: S101 - groups are never empty
     return request

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chairlift.workload.items import WorkRequest
-from chairlift.workload.traces.reading import Lap, read_csv
+from chairlift.workload.traces.reading import Lap, read_csv, whole_tokens
 
 
 class VidurTrace:
@@ -26,5 +26,9 @@ class VidurTrace:
     def requests(self, lap: Lap) -> Iterator[WorkRequest]:
         """Read the requests; see :class:`~.reading.Trace`."""
         del lap
-        for row in read_csv(self._path):
-            yield WorkRequest(0, max(1, int(row["num_prefill_tokens"])), max(1, int(row["num_decode_tokens"])))
+        return read_csv(self._path, _parse)
+
+
+def _parse(row: dict[str, str]) -> WorkRequest:
+    prompt, output = (whole_tokens(int(row[name]), name) for name in ("num_prefill_tokens", "num_decode_tokens"))
+    return WorkRequest(0, prompt, output)
