@@ -12,7 +12,7 @@ from chairlift.config.load import coerce
 from chairlift.config.resolved import SchedulerConfig, TenantConfig
 from chairlift.config.sections import QueueSettings
 from chairlift.config.settings import settings_by_name
-from chairlift.config.tenants import change_tenant, check_tenant_name
+from chairlift.config.tenants import MAX_TENANTS, change_tenant, check_tenant_name
 from chairlift.errors import ConfigurationError
 
 SCHEDULER_FIELDS = (
@@ -38,9 +38,6 @@ QUEUE_FIELDS = ("max_num_queued_reqs", "max_num_queued_tokens", "queue_timeout",
 TENANT_FIELDS = ("tenants", "default_tenant")
 CHANGEABLE = (*SCHEDULER_FIELDS, *QUEUE_FIELDS, *TENANT_FIELDS)
 """Every name that a change may have."""
-
-MAX_TENANTS = 10_000
-"""Configured tenants at most, so that an administrator's script that goes wrong cannot fill the memory."""
 
 _KINDS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _NEVER_NONE = frozenset({"max_num_batched_tokens"})

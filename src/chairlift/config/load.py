@@ -143,7 +143,9 @@ def coerce(info: SettingInfo, value: object, *, shown: str | None = None) -> obj
         return _in_bounds(info, _to_float(value, shown), shown)
     text = _to_str(value, shown)
     if info.choices and text not in info.choices:
-        raise ConfigurationError(f"{shown} must be one of {', '.join(info.choices)}; got {text!r}")
+        close = difflib.get_close_matches(text, info.choices, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigurationError(f"{shown} must be one of {', '.join(info.choices)}; got {text!r}{hint}")
     return text
 
 

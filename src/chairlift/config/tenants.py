@@ -23,8 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from chairlift.config.quoting import quoted, toml_fault
 from chairlift.config.resolved import DEFAULT_TENANT, TenantConfig, TenantTable
 from chairlift.errors import ConfigurationError
+
+MAX_TENANTS = 10_000
+"""Configured tenants at most, so that a script that goes wrong cannot fill the memory."""
 
 RESERVED_NAMES = frozenset({"default", "other"})
 """Labels of metrics for the nameless and for those beyond the cap, so no tenant may have them."""
@@ -73,7 +77,7 @@ def read_tenants(path: Path, env: Mapping[str, str]) -> Tenants:
     except UnicodeDecodeError:
         raise ConfigurationError(f"--tenants {path} cannot be read: it is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
-        raise ConfigurationError(f"--tenants {path} is not TOML: {error}") from None
+        raise ConfigurationError(f"--tenants {path} is not TOML: {toml_fault(error)}") from None
     _check_names(content, ("default", "tenants"), f"{path}")
     default = change_tenant(
         DEFAULT_TENANT, _table(content.get("default", {}), f"{path}: [default]"), f"{path}: [default]"
@@ -81,7 +85,10 @@ def read_tenants(path: Path, env: Mapping[str, str]) -> Tenants:
     reader = _KeyReader(path.parent, env)
     by_name: dict[str, TenantConfig] = {}
     keys: list[TenantKey] = []
-    for name, entry in _table(content.get("tenants", {}), f"{path}: [tenants]").items():
+    tables = _table(content.get("tenants", {}), f"{path}: [tenants]")
+    if len(tables) > MAX_TENANTS:
+        raise ConfigurationError(f"{path}: {len(tables)} tenants are configured, and {MAX_TENANTS} is the limit")
+    for name, entry in tables.items():
         shown = f"{path}: [tenants.{name}]"
         check_tenant_name(name, shown)
         given = dict(_table(entry, shown))
@@ -203,7 +210,7 @@ def _read_weight(value: object, shown: str) -> float:
     least, greatest = _WEIGHTS  # far beyond these, sums of weights lose the small ones to rounding
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest:
         raise ConfigurationError(
-            f"{shown} must be a positive number, got {value!r}; possible are {least:g} to {greatest:g}"
+            f"{shown} must be a positive number, got {quoted(value)}; possible are {least:g} to {greatest:g}"
         )
     return float(value)
 
@@ -222,7 +229,7 @@ def _read_tier(value: object, shown: str) -> int:
 
 def _whole(value: object, shown: str, least: int, greatest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
-        raise ConfigurationError(f"{shown} must be a whole number in [{least}, {greatest}], got {value!r}")
+        raise ConfigurationError(f"{shown} must be a whole number in [{least}, {greatest}], got {quoted(value)}")
     return value
 
 

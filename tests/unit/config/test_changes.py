@@ -68,6 +68,7 @@ def test_tenants_keep_what_is_not_said() -> None:
         ({"watermark": 1}, "--watermark must be at most 0.9, got 1"),
         ({"watermark": True}, "--watermark must be a finite number, got True"),
         ({"admission": "generous"}, "--admission must be one of optimistic"),
+        ({"scheduling_policy": "fcsf"}, "got 'fcsf'; did you mean fcfs?"),
         ({"port": 1}, "--port cannot be changed while running"),
         ({"tenant": {}}, "there is no setting 'tenant'; did you mean tenants?"),
         ({"tenants": 3}, "tenants must be an object"),
@@ -102,6 +103,12 @@ def test_tenants_that_were_not_changed_are_not_set_again() -> None:
     changed = check_changes({"watermark": 0.5}, SCHEDULER, QUEUE)
     now = SchedulerConfig(tenants=SCHEDULER.tenants, **changed.scheduler)  # type: ignore[arg-type]
     assert changes_again(["watermark"], now, QUEUE, SCHEDULER.tenants) == {"watermark": 0.5}
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0005])
+def test_a_queue_timeout_that_nobody_could_keep_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"--queue-timeout must be at least 0\.001"):
+        check_changes({"queue_timeout": seconds}, SCHEDULER, QUEUE)
 
 
 @pytest.mark.parametrize("name", ["queue_timeout", "max_ttft_ms", "target_tpot_ms", "max_equal_wait_ms"])
