@@ -2,11 +2,12 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from chairlift.benchmark.html import render_result
+from chairlift.benchmark.html import curve_plots, render_result
 from chairlift.benchmark.records import CallRecord
 from chairlift.benchmark.result import BenchResult
 from chairlift.benchmark.summary import BenchRun, summarize
@@ -41,6 +42,14 @@ def run() -> BenchRun:
 
     finished, _ = execute(STREAMS, script)
     return summarize(finished, STREAMS, (*PERCENTS, 99.9))
+
+
+def test_curves_are_named_as_the_streams_are(run: BenchRun) -> None:
+    names = ("_chat", "$\\frac{1$", "\x1b[1m")
+    streams = [replace(stream, name=name) for stream, name in zip([*run.streams, run.streams[0]], names, strict=True)]
+    text = curve_plots([replace(run, streams=streams)])
+    for name in ("_chat", "$\\frac{1$", "\\x1b[1m"):
+        assert f">{name}</text>" in text
 
 
 def result(run: BenchRun) -> BenchResult:
