@@ -16,6 +16,7 @@ from chairlift.simulator.series import TimeSeries
 from chairlift.workload.items import WorkRequest
 
 _GOOD_ENDS = (FinishReason.LENGTH, FinishReason.STOP)
+_MOST_REASONS = 3
 
 
 class _Life:
@@ -54,6 +55,8 @@ class StreamRecord:
         self.num_arrived = 0
         self.num_finished = 0
         self.num_refused = 0
+        self.first_refusals: list[str] = []
+        """Why the first ones were, each reason once."""
         self.ends: dict[str, int] = {}
         """Requests that ended otherwise than by their length, by reason."""
         self.num_prompt_tokens = 0
@@ -107,11 +110,13 @@ class Recorder:
         self.streams[work.stream].num_arrived += 1
         self._num_waiting[work.stream] += 1
 
-    def refused(self, work: WorkRequest) -> None:
+    def refused(self, work: WorkRequest, reason: str) -> None:
         """A request was never queued."""
         record = self.streams[work.stream]
         record.num_arrived += 1
         record.num_refused += 1
+        if len(record.first_refusals) < _MOST_REASONS and reason not in record.first_refusals:
+            record.first_refusals.append(reason)
 
     # ---------------------------------------------------------------------------------------------- steps
 

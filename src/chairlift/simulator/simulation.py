@@ -126,24 +126,26 @@ class Simulation:
                 return
 
     def _queue(self, work: WorkRequest, arrival_ns: int) -> None:
-        request = self._add(work, arrival_ns)
-        if request is None:
-            self._recorder.refused(work)
+        try:
+            request = self._add(work, arrival_ns)
+        except InvalidRequestError as error:
+            self._recorder.refused(work, error.message)
             self._succeed(work)
             return
         if request.max_tokens != work.num_output_tokens:
             work = work._replace(num_output_tokens=request.max_tokens)
         self._recorder.arrived(request.request_id, work, arrival_ns)
 
-    def _add(self, work: WorkRequest, arrival_ns: int) -> Request | None:
-        """Give the request to the scheduler, unless that refuses it."""
-        if work.num_prompt_tokens >= self._scheduler.config.max_model_len:
-            return None  # So would the scheduler; but a length that somebody mistyped may not even fit into memory.
+    def _add(self, work: WorkRequest, arrival_ns: int) -> Request:
+        """Give the request to the scheduler, which may refuse it."""
+        num_tokens, limit = work.num_prompt_tokens, self._scheduler.config.max_model_len
+        if num_tokens >= limit:  # So says the scheduler; but a length that was mistyped may not even fit into memory.
+            raise InvalidRequestError(
+                f"the prompt has {num_tokens} tokens and at least 1 output token is needed, but a request may have "
+                f"{limit} in all (--max-model-len)"
+            )
         request = self._make_request(work, self._streams[work.stream], arrival_ns)
-        try:
-            self._scheduler.add(request, self._clock.now_ns)
-        except InvalidRequestError:
-            return None
+        self._scheduler.add(request, self._clock.now_ns)
         return request
 
     def _make_request(self, work: WorkRequest, stream: Stream, arrival_ns: int) -> Request:

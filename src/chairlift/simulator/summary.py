@@ -46,6 +46,8 @@ class StreamSummary:
     num_arrived: int
     num_finished: int
     num_refused: int
+    first_refusals: tuple[str, ...]
+    """Why the first of them were, each reason once."""
     ends: dict[str, int]
     """Requests that ended otherwise, by reason."""
     num_prompt_tokens: int
@@ -73,6 +75,7 @@ class StreamSummary:
             "num_arrived": self.num_arrived,
             "num_finished": self.num_finished,
             "num_refused": self.num_refused,
+            "first_refusals": list(self.first_refusals),
             "ends": self.ends,
             "num_prompt_tokens": self.num_prompt_tokens,
             "num_cached_tokens": self.num_cached_tokens,
@@ -211,6 +214,7 @@ def _summarize_stream(
         num_arrived=total("num_arrived"),
         num_finished=total("num_finished"),
         num_refused=total("num_refused"),
+        first_refusals=tuple(dict.fromkeys(reason for record in records for reason in record.first_refusals)),
         ends=ends,
         num_prompt_tokens=total("num_prompt_tokens"),
         num_cached_tokens=total("num_cached_tokens"),

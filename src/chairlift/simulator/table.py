@@ -23,6 +23,17 @@ def table_rows(run: RunSummary) -> Iterable[tuple[str, ...]]:
         yield _row(run, run.total)
 
 
+def refusal_warnings(run: RunSummary) -> Iterable[str]:
+    """Say of each stream how many of its requests were never served, and why the first of them were not."""
+    for stream in run.streams:
+        if stream.num_refused:
+            reasons = "; ".join(stream.first_refusals)
+            yield (
+                f"{run.label}: {stream.num_refused} of {stream.num_arrived} requests of {stream.name} were refused: "
+                f"{reasons}"
+            )
+
+
 def _row(run: RunSummary, stream: StreamSummary) -> tuple[str, ...]:
     latencies = stream.latencies
     met = stream.slo_attainment

@@ -31,11 +31,20 @@ def parse_compare(text: str) -> list[Variant]:
     Raises:
         ConfigurationError: no setting has that choice, or more than one has.
     """
+    if not all(part.strip() for part in text.split(",")):
+        raise ConfigurationError(
+            f"--compare {text!r} has a run without a setting; it is of the form fcfs,deadline+fair"
+        )
     variants: list[Variant] = []
     for part in text.split(","):
         words = [word.strip() for word in part.split("+")]
         values = tuple(_parse_setting(word) for word in words if word != NO_TIERS)
+        names = [name for name, _ in values]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"--compare {part.strip()!r} says {twice} twice; commas stand between runs")
         variants.append(Variant(part.strip(), values, has_tiers=NO_TIERS not in words))
+    _require_own_labels("--compare", variants)
     return variants
 
 
@@ -49,16 +58,32 @@ def parse_sweep(text: str) -> tuple[str, list[Variant]]:
     if not equals or not values:
         raise ConfigurationError(f"--sweep {text!r} is not of the form setting=value,value,...")
     info = _find(name)
-    return info.name, [Variant(value.strip(), ((info.name, value.strip()),)) for value in values.split(",")]
+    variants = [Variant(value.strip(), ((info.name, value.strip()),)) for value in values.split(",")]
+    _require_own_labels("--sweep", variants)
+    return info.name, variants
 
 
 def combine(compared: Sequence[Variant], swept: Sequence[Variant]) -> list[Variant]:
-    """Return every pair of both; all of one if the other is empty; one run without differences if both are."""
+    """Return every pair of both; all of one if the other is empty; one run without differences if both are.
+
+    Raises:
+        ConfigurationError: both vary the same setting.
+    """
+    both = {name for one in compared for name, _ in one.values} & {name for one in swept for name, _ in one.values}
+    if both:
+        raise ConfigurationError(f"--compare and --sweep both say {', '.join(sorted(both))}; one of them is enough")
     if not compared or not swept:
         return [*compared, *swept] or [Variant("run")]
     return [
         Variant(f"{a.label} {b.label}", (*a.values, *b.values), has_tiers=a.has_tiers) for a in compared for b in swept
     ]
+
+
+def _require_own_labels(flag: str, variants: Sequence[Variant]) -> None:
+    labels = [variant.label for variant in variants]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigurationError(f"{flag} has {label!r} twice; each run needs a label of its own")
 
 
 def _parse_setting(word: str) -> tuple[str, str]:

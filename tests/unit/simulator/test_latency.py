@@ -22,6 +22,13 @@ def roofline(name: str) -> RooflineLatency:
     return model
 
 
+def error_of(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read_measured(path)
+    return caught.value.message
+
+
 def decodes(number: int, context: int) -> StepShape:
     return StepShape(num_decodes=number, num_decode_context_tokens=number * context, num_sampled=number)
 
@@ -143,6 +150,40 @@ def test_a_sheet_with_a_number_that_no_machine_has_is_refused(tmp_path: Path, ke
         find_latency_model(f"llama-3.1-8b@{device}")
 
 
+DEVICE = {
+    "name": "'toy'", "memory_bytes": "1e11", "memory_bytes_per_s": "1e12", "flops_per_s": "1e14",
+    "host_link_bytes_per_s": "1e10", "device_link_bytes_per_s": "1e11",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"flops_per_s": None}, r"toy\.toml of devices needs flops_per_s$"),
+        ({"flops_per_s": "1e-3"}, r"a step of one token would take .* s, and 1000 are possible"),
+        ({"memory_bytes_per_s": "1e-6"}, r"a step of one token would take .* s, and 1000 are possible"),
+        ({"flops_per_s": "9" * 5000}, r"toy\.toml cannot be read: a number has too many digits"),
+        ({"flops_per_s": "0x" + "f" * 5000}, "flops_per_s of sheet .* got a number of too many digits"),
+        ({"flops_per_s": "[" * 20_000}, r"toy\.toml cannot be read: nested too deeply"),
+    ],
+)
+def test_what_is_wrong_with_a_sheet_is_said(tmp_path: Path, changes: dict[str, str | None], message: str) -> None:
+    device = tmp_path / "toy.toml"
+    entries = {**DEVICE, **changes}
+    device.write_text("\n".join(f"{name} = {number}" for name, number in entries.items() if number is not None))
+    with pytest.raises(ConfigurationError, match=message):
+        find_latency_model(f"llama-3.1-8b@{device}")
+
+
+def test_numbers_of_a_model_that_leave_no_kv_are_refused(tmp_path: Path) -> None:
+    model = tmp_path / "toy.toml"
+    sizes = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size", "vocab_size")
+    rows = ["name = 'toy'", "max_model_len = 99", "kv_bytes = 1e-6", *(f"{name} = 4" for name in sizes)]
+    model.write_text("\n".join(rows))
+    with pytest.raises(ConfigurationError, match="no machine has these numbers"):
+        find_latency_model(f"{model}@h100")
+
+
 def true_ns(shape: StepShape, rng: Random | None = None) -> float:
     rows = shape.num_rows
     linear = 25e6 + 3e5 * min(rows, 32) + 1.5e5 * max(0, rows - 32)
@@ -199,6 +240,10 @@ def test_a_measured_model_survives_its_file(tmp_path: Path) -> None:
     assert read.facts == facts
     assert read.coefficients == model.coefficients
     assert find_latency_model(str(path)).time(decodes(8, 1), 16) == model.time(decodes(8, 1), 16)
+    lacking = {**json.loads(path.read_text()), "machine": {"name": "x"}}
+    assert error_of(path, json.dumps(lacking)).endswith("machine needs max_model_len")
+    assert error_of(path, "[" * 50_000).endswith("nested too deeply")
+    assert error_of(path, "9" * 5000).endswith("a number has too many digits")
     for wrong in ("{}", "[]", '{"format": "other"}', path.read_text().replace("sampled_ns", "samples_ns")):
         path.write_text(wrong)
         with pytest.raises(ConfigurationError, match=r"cannot be read|format|unknown keys"):

@@ -10,21 +10,25 @@ Knows nothing of steps. It may be spelt like this::
 
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.measured import read_measured
-from chairlift.simulator.latency.model import LatencyModel
+from chairlift.simulator.latency.model import LatencyModel, StepShape
 from chairlift.simulator.latency.operator_tables import load_operator_tables
 from chairlift.simulator.latency.roofline import DeviceSheet, ModelSheet, RooflineLatency
+from chairlift.workload.faults import in_words
 
 DEFAULT = "llama-3.1-8b@h100"
 _MAX_DEVICES = 64
 _LEAST, _MOST = 1e-6, 1e18
 """What a number of a sheet can be."""
+_MOST_STEP_NS = 1e12
+_ONE_TOKEN = StepShape(num_chunks=1, num_chunk_rows=1, num_chunk_pairs=1, num_chunk_context_tokens=1, num_sampled=1)
 
 Sheet = TypeVar("Sheet", DeviceSheet, ModelSheet)
 
@@ -45,15 +49,28 @@ def find_latency_model(name: str) -> LatencyModel:
     device_name, num_devices = (found[1], int(found[2] or 1)) if found else (device_name, 1)
     if not 1 <= num_devices <= _MAX_DEVICES:
         raise ConfigurationError(f"latency model {name}: {num_devices} devices, but 1 to {_MAX_DEVICES} are possible")
-    latency = RooflineLatency(
-        _read_sheet(DeviceSheet, "devices", device_name), _read_sheet(ModelSheet, "models", model_name), num_devices
-    )
+    device, model = _read_sheet(DeviceSheet, "devices", device_name), _read_sheet(ModelSheet, "models", model_name)
+    latency = _roofline(name, device, model, num_devices)
     if not latency.facts.num_kv_tokens:
         raise ConfigurationError(
             f"latency model {name}: the weights leave no memory for KV on {num_devices} devices; "
             f"take more of them, as in {model_name}@{device_name}x{2 * num_devices}"
         )
     return load_operator_tables(latency, latency.device.operator_tables) if plus else latency
+
+
+def _roofline(name: str, device: DeviceSheet, model: ModelSheet, num_devices: int) -> RooflineLatency:
+    try:
+        latency = RooflineLatency(device, model, num_devices)
+        token_ns = latency.time(_ONE_TOKEN, 1).duration_ns
+    except ArithmeticError as error:
+        raise ConfigurationError(f"latency model {name}: no machine has these numbers: {in_words(error)}") from None
+    if token_ns > _MOST_STEP_NS:
+        raise ConfigurationError(
+            f"latency model {name}: a step of one token would take {token_ns / 1e9:g} s, and {_MOST_STEP_NS / 1e9:g} "
+            "are possible; the sheets' units are bytes, bytes per second and operations per second"
+        )
+    return latency
 
 
 def sheet_names(kind: str) -> list[str]:
@@ -74,12 +91,15 @@ def _read_sheet(kind: type[Sheet], folder: str, name: str) -> Sheet:
                 f"there is no sheet {name!r} of {folder}; there are {', '.join(known)}, and files that end in .toml"
             )
         table: dict[str, Any] = tomllib.loads(text)
-        unknown = table.keys() - {field.name for field in fields(kind)}
-        if unknown:
-            raise ConfigurationError(f"sheet {name} has unknown keys: {', '.join(sorted(unknown))}")
-        sheet = kind(**table)
-    except (OSError, UnicodeDecodeError, TypeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"sheet {name} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+        raise ConfigurationError(f"sheet {name} cannot be read: {in_words(error)}") from None
+    unknown = table.keys() - {field.name for field in fields(kind)}
+    if unknown:
+        raise ConfigurationError(f"sheet {name} of {folder} has unknown keys: {', '.join(sorted(unknown))}")
+    missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in table]
+    if missing:
+        raise ConfigurationError(f"sheet {name} of {folder} needs {', '.join(missing)}")
+    sheet = kind(**table)
     for field in fields(sheet):
         _check_entry(f"{field.name} of sheet {name}", getattr(sheet, field.name), field.type)
     return sheet
@@ -89,10 +109,10 @@ def _check_entry(shown: str, value: object, kind: object) -> None:
     """Refuse what no machine has. Overheads and overlaps may be 0, nothing else."""
     if kind is not int and kind is not float:
         if not isinstance(value, str | None):
-            raise ConfigurationError(f"{shown} must be text, got {value!r}")
+            raise ConfigurationError(f"{shown} must be text, got {quoted(value)}")
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and (kind is float or type(value) is int)
     least = 0 if "_us of" in shown or "overlap of" in shown else _LEAST
     if not (is_number and least <= cast("float", value) <= _MOST):
         kind_name = "whole number" if kind is int else "number"
-        raise ConfigurationError(f"{shown} must be a {kind_name} in [{least:g}, {_MOST:g}], got {value!r}")
+        raise ConfigurationError(f"{shown} must be a {kind_name} in [{least:g}, {_MOST:g}], got {quoted(value)}")

@@ -14,11 +14,12 @@ Knows nothing of how the steps were measured; :mod:`~..calibration` does.
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from chairlift.config.quoting import quoted
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.model import MachineFacts, StepShape, StepTime
 from chairlift.workload.faults import in_words
@@ -115,12 +116,12 @@ def read_measured(path: Path) -> MeasuredLatency:
         coefficients = {name: _frozen(value) for name, value in record["coefficients"].items()}
         error = record.get("fit_error")
         model = MeasuredLatency(
-            MachineFacts(**_known(MachineFacts, record["machine"])),
-            Coefficients(**_known(Coefficients, coefficients)),
-            None if error is None else FitError(**_known(FitError, error)),
+            MachineFacts(**_known(MachineFacts, record["machine"], "machine")),
+            Coefficients(**_known(Coefficients, coefficients, "coefficients")),
+            None if error is None else FitError(**_known(FitError, error, "fit_error")),
         )
         _check(model)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"latency model {path} cannot be read: {in_words(error)}") from None
     return model
 
@@ -136,16 +137,16 @@ def _check(model: MeasuredLatency) -> None:
         is_whole = type(value) is int or (name == "host_bytes_per_s" and isinstance(value, float))
         may_be_absent = getattr(_NOTHING_KNOWN, name) is None
         if name != "name" and not (may_be_absent and value is None) and not (is_whole and least <= value <= _MOST):
-            raise ValueError(f"{name} must be a whole number in [{least}, {_MOST:g}], got {value!r}")
+            raise ValueError(f"{name} must be a whole number in [{least}, {_MOST:g}], got {quoted(value)}")
     coefficients = asdict(model.coefficients)
     rows, heights = coefficients.pop("knot_rows"), coefficients.pop("knot_ns")
     if not rows or len(rows) != len(heights) or any(type(row) is not int for row in rows):
-        raise ValueError(f"knot_rows must be whole numbers, one for each of knot_ns, got {rows!r}")
+        raise ValueError(f"knot_rows must be whole numbers, one for each of knot_ns, got {quoted(rows)}")
     if rows[0] < 1 or any(low >= high for low, high in pairwise(rows)):
-        raise ValueError(f"knot_rows must grow, from 1 on, got {rows!r}")
+        raise ValueError(f"knot_rows must grow, from 1 on, got {quoted(rows)}")
     for value in (*heights, *coefficients.values()):
         if not isinstance(value, int | float) or not 0 <= value <= _MOST_NS:
-            raise ValueError(f"coefficients must be nanoseconds in [0, {_MOST_NS:g}], got {value!r}")
+            raise ValueError(f"coefficients must be nanoseconds in [0, {_MOST_NS:g}], got {quoted(value)}")
 
 
 def interpolate(value: int, knots: Sequence[int], heights: Sequence[float]) -> float:
@@ -161,8 +162,11 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
     known = {field.name for field in fields(kind)}
     if unknown := values.keys() - known:
-        raise ConfigurationError(f"a latency model has unknown keys: {', '.join(sorted(unknown))}")
+        raise ConfigurationError(f"{what} of a latency model has unknown keys: {', '.join(sorted(unknown))}")
+    missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]
+    if missing:
+        raise ValueError(f"{what} needs {', '.join(missing)}")
     return dict(values)

@@ -5,12 +5,11 @@ Knows nothing of files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-from chairlift.report.page import html_page, html_table, html_text
+from chairlift.report.page import html_escaped, html_page, html_table, html_text
 from chairlift.simulator.report.plots import latency_plots, sweep_plot, timeline_plots
 from chairlift.simulator.summary import RunSummary
-from chairlift.simulator.table import COLUMNS, table_rows
+from chairlift.simulator.table import COLUMNS, refusal_warnings, table_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +25,18 @@ def render_page(title: str, runs: Sequence[RunSummary], sweep: Sweep | None = No
     """Return the page. The same runs give the same bytes."""
     parts = [
         _facts(runs),
+        *(html_text(warning, "warning") for run in runs for warning in refusal_warnings(run)),
         "<h2>Numbers</h2>",
         html_text("Times in milliseconds.", "note"),
         html_table(COLUMNS, (row for run in runs for row in table_rows(run))),
     ]
     if sweep is not None:
-        parts += [f"<h2>{escape(sweep.setting)}</h2>", sweep_plot(sweep.setting, sweep.values, sweep.groups)]
+        parts += [f"<h2>{html_escaped(sweep.setting)}</h2>", sweep_plot(sweep.setting, sweep.values, sweep.groups)]
         parts.append(html_text("The dotted line is the least value with 97 % of the best throughput.", "note"))
     if sweep is None or len(runs) <= 4:
         parts += ["<h2>Latencies</h2>", latency_plots(runs)]
         for run in runs:
-            parts += [f"<h2>Over time: {escape(run.label)}</h2>", timeline_plots(run)]
+            parts += [f"<h2>Over time: {html_escaped(run.label)}</h2>", timeline_plots(run)]
     return html_page(title, parts)
 
 

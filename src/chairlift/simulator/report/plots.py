@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from chairlift.report.figures import MAX_LEGEND, Axes, add_legend, label_curves, new_figure, plot_curve, to_svg
+from chairlift.report.figures import MAX_LEGEND, Axes, add_legend, label_curves, named, new_figure, plot_curve, to_svg
 from chairlift.simulator.summary import RunSummary, StreamSummary
 
 _LEAST_TICK_PART = 0.06
@@ -37,8 +37,8 @@ def timeline_plots(run: RunSummary) -> str:
         axes[0].plot(times, columns[0])
         axes[1].plot(times, [100 * pages / run.num_pages for pages in columns[1]])
         for index, stream in enumerate(run.streams):
-            axes[2].plot(times, columns[3 + index], label=stream.name)
-            axes[3].plot(times, columns[3 + num_streams + index], label=stream.name)
+            axes[2].plot(times, columns[3 + index], label=named(stream.name))
+            axes[3].plot(times, columns[3 + num_streams + index], label=named(stream.name))
     axes[0].axhline(run.max_num_seqs, linestyle=":", color="gray")
     axes[0].set(title="Requests in the step", ylabel="requests")
     axes[1].set(title="KV pages in use", ylabel="% of the pool", ylim=(0, 105))
@@ -60,7 +60,7 @@ def sweep_plot(setting: str, values: Sequence[float], groups: Sequence[tuple[str
     ]
     for label, runs in groups:
         for axis, title, measure in measures:
-            axis.plot(values, [measure(run) for run in runs], marker="o", markersize=3, label=label)
+            axis.plot(values, [measure(run) for run in runs], marker="o", markersize=3, label=named(label))
             axis.set(title=title)
         color = axes[0].lines[-1].get_color()
         axes[0].plot(values, [_percentile(run, 99.0) for run in runs], "--", color=color)
