@@ -13,8 +13,10 @@ import click
 
 from chairlift.benchmark.offline import OfflineMeasurement, OfflineReport, measure
 from chairlift.cli.bench_compare import compare
+from chairlift.cli.bench_output import write_file
 from chairlift.cli.bench_serve import serve
 from chairlift.cli.options import HELP_NAMES, model_argument, setting_options
+from chairlift.cli.terminal import add_rows, text_table
 from chairlift.errors import ConfigurationError
 from chairlift.workload.lengths import WORKLOADS, WorkItem
 
@@ -82,11 +84,13 @@ def offline(  # noqa: PLR0913 - one parameter per flag
         reports = [measure(lambda work: _run(llm, work), items, labels) for _ in range(num_runs)]
         numbers = llm.model_info.numbers
     report = sorted(reports, key=lambda one: one.output_tokens_per_s)[len(reports) // 2]
-    _show(report, numbers)
-    if json_path == "-":
-        click.echo(json.dumps(report.to_json()))
-    elif json_path is not None:
-        Path(json_path).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    try:
+        if json_path == "-":
+            click.echo(json.dumps(report.to_json()))
+        elif json_path is not None:
+            write_file(Path(json_path), json.dumps(report.to_json(), indent=2) + "\n")
+    finally:
+        _show(report, numbers)
 
 
 def _check_fits(items: Sequence[WorkItem], max_model_len: int) -> None:
@@ -121,12 +125,11 @@ def _run(llm: "LLM", items: Sequence[WorkItem]) -> OfflineMeasurement:
 def _show(report: OfflineReport, numbers: str) -> None:
     """Print a table on standard error, so that standard output can be JSON alone."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=f"{report.workload}, {report.num_requests} requests, {report.model} in {numbers}")
-    for column in ("batching", "slots", "output tok/s", "total tok/s", "slots useful", "steps", "seconds"):
-        table.add_column(column, justify="right")
-    table.add_row(
+    head = ("batching", "slots", "output tok/s", "total tok/s", "slots useful", "steps", "seconds")
+    title = f"{report.workload}, {report.num_requests} requests, {report.model} in {numbers}"
+    table = text_table(head, left=(), title=title)
+    row = (
         report.batching,
         str(report.max_num_seqs),
         f"{report.output_tokens_per_s:.1f}",
@@ -135,4 +138,5 @@ def _show(report: OfflineReport, numbers: str) -> None:
         str(report.num_steps),
         f"{report.wall_s:.1f}",
     )
+    add_rows(table, [row])
     Console(stderr=True).print(table)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chairlift.cli.options import HELP_NAMES
+from chairlift.cli.terminal import add_rows, text_table
 from chairlift.errors import ConfigurationError
+from chairlift.report.text import printable
 
 if TYPE_CHECKING:
     from chairlift.benchmark.compare import Difference, Spread
@@ -36,21 +38,18 @@ def compare(results: tuple[Path, ...], as_json: bool) -> None:
     for path, (other, differences, changed) in zip(results[1:], found, strict=True):
         _show(f"{other.label} ({path.name}) against {first.label} ({results[0].name})", differences)
         for change in changed:
-            click.echo(f"not the same load: {change}", err=True)
+            click.echo(f"not the same load: {printable(change)}", err=True)
         if len(first.runs) < 2 or len(other.runs) < 2:
             click.echo("one run says nothing about chance; measure both with --num-runs 3 or more", err=True)
 
 
 def _show(title: str, differences: "list[Difference]") -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=title)
-    for column in ("", "first", "second", "ratio", ""):
-        table.add_column(column, justify="right" if column else "left")
+    table = text_table(("", "first", "second", "ratio", ""), left=("",), title=title)
     for one in differences:
         ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-        table.add_row(one.quantity, _shown(one.first), _shown(one.second), ratio, one.verdict)
+        add_rows(table, [(one.quantity, _shown(one.first), _shown(one.second), ratio, one.verdict)])
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(table)
 

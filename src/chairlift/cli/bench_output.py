@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chairlift.cli.terminal import add_rows, print_line, text_table
 from chairlift.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def show_result(console: "Console", result: "BenchResult", metrics: Sequence[str
     if not console.is_terminal:
         console = Console(stderr=True, width=_TABLE_WIDTH)
     target = result.target
-    console.print(
+    print_line(
+        console,
         f"{result.label}: {target['endpoint']} of {target['base_url']}, prompts as {target['prompts']}, "
         f"tokens told {target['usage']}",
-        markup=False,
     )
     console.print(_table(TOTALS, totals_rows(result.runs)))
     console.print(_table(latency_head(percents), latency_rows(result.runs, metrics)))
@@ -55,24 +56,16 @@ def show_result(console: "Console", result: "BenchResult", metrics: Sequence[str
     for number, run in enumerate(result.runs, start=1):
         late, busy = run.own.lateness_ms, run.own.cpu_busy
         sent_late = "nothing sent" if late is None else f"requests sent {late.at(99.0):.1f} ms late (p99)"
-        console.print(
-            f"run {number}: {run.duration_s:.2f} s; this tool: {sent_late}, {busy:.0%} of a core", markup=False
-        )
+        print_line(console, f"run {number}: {run.duration_s:.2f} s; this tool: {sent_late}, {busy:.0%} of a core")
         if run.num_short:
-            console.print(f"run {number}: {run.num_short} answers had fewer tokens than asked for", markup=False)
+            print_line(console, f"run {number}: {run.num_short} answers had fewer tokens than asked for")
         for warning in run.warnings:
-            console.print(f"Warning: {warning}", style="yellow", markup=False)
+            print_line(console, f"Warning: {warning}", style="yellow")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table()
-    for column in head:
-        table.add_column(column, justify="left" if column in _NAMES else "right")
-    for row in rows:
-        table.add_row(*map(escape, row))
+    table = text_table(head, left=_NAMES)
+    add_rows(table, rows)
     return table
 
 
@@ -87,14 +80,19 @@ def write_result(flags: Mapping[str, Any], result: "BenchResult", percents: Sequ
         if flags["json_path"] == "-":
             click.echo(text, nl=False)
         else:
-            _write_file(Path(flags["json_path"]), text)
+            write_file(Path(flags["json_path"]), text)
     if flags["report_path"] is not None:
         from chairlift.benchmark.html import render_result
 
-        _write_file(flags["report_path"], render_result(result, percents))
+        write_file(flags["report_path"], render_result(result, percents))
 
 
-def _write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Write a file whose folder may have gone meanwhile.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

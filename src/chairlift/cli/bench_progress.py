@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from chairlift.benchmark.clock import NS_PER_S, Clock
 from chairlift.benchmark.records import CallRecord
+from chairlift.cli.terminal import plain
 
 _PERIOD_NS = 500_000_000
 
@@ -62,7 +63,7 @@ class ProgressBar:
     def watch(self, number: int) -> "RunWatch":
         """Begin with a run, and return what is to be told about it."""
         if self._start_line is not None:
-            self._console.print(self._start_line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(plain(self._start_line), soft_wrap=True)
             self._start_line = None
         task = self._progress.add_task(f"run {number}", total=self._num_requests, said="")
         self._progress.refresh()

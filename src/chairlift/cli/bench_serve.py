@@ -115,8 +115,10 @@ def serve(**flags: Any) -> int:
         dialect, finished = _run(session, rounds)
     runs = [summarize(run, plan.workload.streams, percents) for run in finished]
     result = _result(flags, dialect, runs, started_at)
-    show_result(console, result, metrics, percents)
-    write_result(flags, result, percents)
+    try:
+        write_result(flags, result, percents)
+    finally:
+        show_result(console, result, metrics, percents)
     return _status(finished)
 
 

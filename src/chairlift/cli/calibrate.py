@@ -14,6 +14,7 @@ import click
 
 from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.errors import ConfigurationError
+from chairlift.report.text import printable
 from chairlift.simulator.calibration import Calibration, Limits, choose_cells, fit_overhead
 from chairlift.simulator.fit import TimedStep, fit_steps
 from chairlift.simulator.latency.measured import MeasuredLatency
@@ -44,7 +45,12 @@ _OVERHEAD_PROMPT_TOKENS = 8
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Fit to the steps of a decision log that chairlift serve wrote, instead of timing any.",
 )
-@setting_options("model", "cache", "scheduler", without=("model",))
+@click.option(
+    "--executor",
+    metavar="torch",
+    help="What computes the steps. The toy model has no steps that are worth a latency model.  [default: torch]",
+)
+@setting_options("model", "cache", "scheduler", without=("model", "executor", "fake_step_ms"))
 def calibrate(
     model: str | None,
     output: Path,
@@ -61,10 +67,18 @@ def calibrate(
     """
     if not output.parent.is_dir():
         raise ConfigurationError(f"--output {output} cannot be written: there is no folder {output.parent}")
+    if not max_seconds > 0:
+        raise ConfigurationError(f"--max-seconds must be above 0, got {max_seconds:g}")
     if from_log is not None:
         _fit_log(from_log, output)
         return
     settings = settings_from({"model": model, "enable_prefix_caching": False, **_given(flags)})
+
+    if settings.model.executor != "torch":
+        raise ConfigurationError(
+            f"--executor {settings.model.executor} cannot be calibrated: a step of the toy model takes --fake-step-ms, "
+            "whatever it holds, and it reads no KV that nobody wrote, as timed steps do; calibrate times torch's steps"
+        )
 
     from chairlift.engine.build import build_engine, locate_model
 
@@ -133,7 +147,7 @@ def _fit(
         f"{len(steps)} steps; error of the fit {error.mean:.1%} on average, {error.p95:.1%} at p95; held out "
         f"{error.held_out_mean:.1%} and {error.held_out_p95:.1%}; t = c + a*tokens + b*context alone "
         f"{error.three_term_mean:.1%}; {step_overhead_ns / 1e6:.2f} ms + {row_overhead_ns / 1e3:.1f} us per row "
-        f"between steps; written to {output}"
+        f"between steps; written to {printable(str(output))}"
     )
     if error.held_out_mean > POOR_MEAN or error.held_out_p95 > POOR_P95:
         click.echo(

@@ -10,6 +10,7 @@ import click
 from chairlift.cli.options import HELP_NAMES, settings_from
 from chairlift.cli.server_errors import error_message
 from chairlift.errors import ChairliftError, EngineUnavailableError
+from chairlift.report.text import printable
 
 if TYPE_CHECKING:
     import httpx
@@ -35,17 +36,17 @@ def explain(request_id: str, url: str) -> None:
     except (LookupError, TypeError, ValueError, AttributeError):
         raise ChairliftError(f"what answers at {url} is no Chairlift server of this version") from None
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def describe(details: dict[str, Any]) -> list[str]:
     """Lines about a request, from the answer of /v1/requests/{id}."""
     lines = [f"request {details['id']}" + (f" ({details['label']})" if details.get("label") else "")]
-    limits = [f"{name} {details[name]:g}" for name in ("ttft_deadline_ms", "deadline_ms") if details.get(name)]
+    limits = [f"{name} {details[name]:.15g}" for name in ("ttft_deadline_ms", "deadline_ms") if details.get(name)]
     if limits:
         lines.append(f"  wanted within {', '.join(limits)}")
     for choice in details["choices"]:
-        lines.append(f"  choice {choice['index']}: {choice['phase']}, {choice['reason']}")
+        lines.append(f"  choice {choice['index']}: {choice['reason']}")
         lines.append("    " + ", ".join(_facts(choice)))
     return lines
 

@@ -9,6 +9,7 @@ import click
 
 from chairlift.cli.options import HELP_NAMES, model_argument, setting_options, settings_from
 from chairlift.cli.sampling_options import sampling_options, take_sampling
+from chairlift.cli.terminal import plain
 
 if TYPE_CHECKING:
     from chairlift.cli.jsonl import OutputLine
@@ -55,7 +56,11 @@ async def _run(settings: "Settings", source: IO[bytes], target: IO[bytes], sampl
         await engine.start()
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("prompts", total=_count_lines(source))
-            writer = LineWriter(target, progress.console.print, lambda: progress.advance(task))
+            writer = LineWriter(
+                target,
+                lambda said: progress.console.print(plain(said), soft_wrap=True),
+                lambda: progress.advance(task),
+            )
             window = _LINES_PER_SLOT * settings.scheduler.max_num_seqs
             await answer_lines(engine, numbered(source), writer.write, sampling, window=window)
     finally:

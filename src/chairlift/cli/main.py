@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from chairlift.errors import ChairliftError, ConfigurationError
+from chairlift.report.text import printable
 
 _COMMANDS = {
     "serve": ("chairlift.cli.serve:serve", "Serve a model over an OpenAI-compatible API."),
@@ -70,7 +71,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except ChairliftError as error:
-        click.echo(f"Error: {error.message}", err=True)
+        click.echo("Error: " + printable(error.message, keep="\n"), err=True)
         sys.exit(_USAGE_STATUS if isinstance(error, ConfigurationError) else 1)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_INTERRUPTED_STATUS)

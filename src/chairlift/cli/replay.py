@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from chairlift.cli.options import HELP_NAMES
+from chairlift.report.text import printable
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -27,7 +28,7 @@ def replay(log: Path) -> int:
         click.echo(f"{report.num_plans} plans of {runs} are identical ({report.num_entries} entries).")
         return 0
     found = report.difference
-    click.echo(f"Entry {found.entry + 1} of the log differs, after {report.num_plans} plans: {found.what}")
-    click.echo(f"  logged:   {found.logged}")
-    click.echo(f"  replayed: {found.replayed}")
+    click.echo(f"Entry {found.entry + 1} of the log differs, after {report.num_plans} plans: {printable(found.what)}")
+    click.echo(f"  logged:   {printable(str(found.logged))}")
+    click.echo(f"  replayed: {printable(str(found.replayed))}")
     return 1

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from chairlift.cli.options import HELP_NAMES, setting_options, settings_from
+from chairlift.cli.terminal import add_rows, print_line, text_table
 from chairlift.config.sizes import parse_bytes
 from chairlift.errors import ConfigurationError
 from chairlift.simulator.latency.catalogue import DEFAULT, find_latency_model
@@ -23,7 +24,7 @@ from chairlift.simulator.latency.model import ConstantLatency, LatencyModel
 from chairlift.simulator.setup import SimulatedEngine, machine_defaults, set_up
 from chairlift.simulator.simulation import Simulation
 from chairlift.simulator.summary import RunSummary, summarize
-from chairlift.simulator.table import COLUMNS, table_rows
+from chairlift.simulator.table import COLUMNS, refusal_warnings, table_rows
 from chairlift.simulator.variants import Variant, combine, parse_compare, parse_sweep
 from chairlift.workload.streams import Stream, Workload
 from chairlift.workload.workload_file import parse_stream, parse_trace_option, read_workload
@@ -98,15 +99,27 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         else find_latency_model(latency_model or DEFAULT)
     )
     given = {name: value for name, value in options.items() if value is not None}
-    setting, swept = parse_sweep(sweep) if sweep else ("", [])
-    compared = parse_compare(compare) if compare else []
+    setting, swept = ("", []) if sweep is None else parse_sweep(sweep)
+    compared = [] if compare is None else parse_compare(compare)
     variants = combine(compared, swept)
     axis = _numbers(setting, swept) if report_path is not None else ("", ())
     _require_folders(report_path, None if json_path == "-" else json_path)
     # All of them first: what is wrong with the last one should not come out after the others have run.
     prepared = [_prepare(variant, workload, latency, given) for variant in variants]
     runs = [_run(variant.label, *parts, jumps=jump) for variant, parts in zip(variants, prepared, strict=True)]
-    _show(runs)
+    try:
+        _write_files(json_path, report_path, workload, runs, (axis, compared))
+    finally:
+        _show(runs)  # also if there is no more room on the disk for what was simulated for an hour
+
+
+def _write_files(
+    json_path: str | None,
+    report_path: Path | None,
+    workload: Workload,
+    runs: Sequence[RunSummary],
+    varied: tuple[tuple[str, tuple[float, ...]], Sequence[Variant]],
+) -> None:
     if json_path is not None:
         record = runs[0].to_json() if len(runs) == 1 else {"runs": [run.to_json() for run in runs]}
         text = json.dumps(record, indent=2) + "\n"
@@ -115,7 +128,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         else:
             _write(Path(json_path), text)
     if report_path is not None:
-        _report(report_path, workload, runs, axis, compared)
+        _report(report_path, workload, runs, *varied)
 
 
 def _read_workload(
@@ -166,7 +179,13 @@ def _prepare(
 
 def _run(label: str, workload: Workload, engine: SimulatedEngine, *, jumps: bool) -> RunSummary:
     started_s = time.perf_counter()
-    finished = Simulation(engine, workload, jumps=jumps).run()
+    try:
+        finished = Simulation(engine, workload, jumps=jumps).run()
+    except OverflowError:
+        raise ConfigurationError(
+            f"{label}: the simulation passes year 292, behind which there is no time; see to the latency model and to "
+            "the lengths of the workload"
+        ) from None
     return summarize(finished, engine, workload, label=label, wall_s=time.perf_counter() - started_s)
 
 
@@ -220,23 +239,21 @@ def _write(path: Path, text: str) -> None:
 def _show(runs: Sequence[RunSummary]) -> None:
     """Print a table on standard error, so that standard output can be JSON alone."""
     from rich.console import Console
-    from rich.table import Table
 
     # A file or a pipe has no width of its own, and a table of so many columns no use for 80.
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
-    first = runs[0]
-    table = Table(title=f"{first.machine}; times in milliseconds")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("run", "stream") else "right")
+    table = text_table(COLUMNS, left=("run", "stream"), title=f"{runs[0].machine}; times in milliseconds")
     for run in runs:
-        for row in table_rows(run):
-            table.add_row(*row)
+        add_rows(table, table_rows(run))
         table.add_section()
     console.print(table)
     for run in runs:
         jain = "" if run.jain_index is None else f", Jain index {run.jain_index:.4f}"
-        console.print(
+        print_line(
+            console,
             f"{run.label}: {run.simulated_s:.1f} s simulated in {run.wall_s:.1f} s, {run.num_steps} steps "
             f"({run.num_jumped_steps} jumped), {run.slot_utilization:.1%} of slots useful, "
-            f"mean batch {run.mean_batch:.1f}{jain}"
+            f"mean batch {run.mean_batch:.1f}{jain}",
         )
+        for warning in refusal_warnings(run):
+            print_line(console, f"warning: {warning}", style="yellow")

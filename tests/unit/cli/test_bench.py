@@ -252,6 +252,16 @@ def test_results_are_compared_by_medians_and_judged_by_their_spread(tmp_path: Pa
     assert "not the same load: seed" in shown.stderr
 
 
+def test_names_with_brackets_are_compared_as_they_are(tmp_path: Path) -> None:
+    first, second = result_file(tmp_path / "a[/v1].json".replace("/", "b"), [100], 50), tmp_path / "b.json"
+    changed = json.loads(first.read_text())
+    second.write_text(json.dumps({**changed, "label": "x[/bold]\x1b[2J", "settings": {"name": "\x1b"}}))
+    result = invoke("compare", str(first), str(second))
+    assert result.exit_code == 0
+    assert r"x[/bold]\x1b[2J (b.json) against a[bv1] (a[bv1].json)" in " ".join(result.stdout.split())
+    assert "\x1b" not in result.stdout + result.stderr
+
+
 def test_one_run_is_not_judged(tmp_path: Path) -> None:
     first, second = result_file(tmp_path / "a.json", [100], 50), result_file(tmp_path / "b.json", [300], 5)
     result = invoke("compare", str(first), str(second))

@@ -2,8 +2,11 @@ import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from chairlift.cli import calibrate
+from chairlift.cli.main import cli
+from chairlift.errors import ConfigurationError
 from chairlift.simulator.fit import TimedStep
 from chairlift.simulator.latency.model import MachineFacts, StepShape
 
@@ -46,6 +49,21 @@ def test_a_poor_fit_is_written_with_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert "warning: the fit is poor" in said.err
     assert "--repeats" in said.err
     assert output.exists()
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-5", "0"])
+def test_a_time_that_has_no_end_or_no_beginning_is_refused(tmp_path: Path, seconds: str) -> None:
+    arguments = ["calibrate", "-o", str(tmp_path / "m.json"), "--max-seconds", seconds]
+    with pytest.raises(ConfigurationError, match="--max-seconds must be above 0"):
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+
+def test_the_toy_model_is_not_calibrated(tmp_path: Path) -> None:
+    arguments = ["calibrate", "-o", str(tmp_path / "m.json")]
+    for more, env in ((["--executor", "fake"], {}), ([], {"CHAIRLIFT_EXECUTOR": "fake"})):
+        with pytest.raises(ConfigurationError, match="--executor fake cannot be calibrated"):
+            CliRunner().invoke(cli, [*arguments, *more], catch_exceptions=False, env=env)
+    assert "fake" not in CliRunner().invoke(cli, ["calibrate", "--help"]).output
 
 
 def test_a_good_fit_is_written_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

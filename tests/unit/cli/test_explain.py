@@ -22,7 +22,7 @@ CHOICE = {
     "num_kv_pages": 1,
     "num_preemptions": 2,
 }
-DETAILS = {"id": "cmpl-1", "label": "mine", "ttft_deadline_ms": None, "deadline_ms": 500.0, "choices": [CHOICE]}
+DETAILS = {"id": "cmpl-1", "label": "mine", "ttft_deadline_ms": None, "deadline_ms": 1.5e6, "choices": [CHOICE]}
 
 
 class Server:
@@ -47,12 +47,19 @@ def test_a_request_is_described_in_words_and_numbers() -> None:
     text = "\n".join(describe(DETAILS))
     for said in (
         "request cmpl-1 (mine)",
-        "wanted within deadline_ms 500",
-        "choice 0: waiting, waits for 3 KV pages; 1 are available",
+        "wanted within deadline_ms 1500000",
+        "choice 0: waits for 3 KV pages; 1 are available",
         "tier 1, tenant batch, waited 1.3 s, 2 requests before it, 30 tokens before it, next token in about 4.0 s",
         "5 of 8 tokens computed in 1 page, preempted 2 times",
     ):
         assert said in text
+
+
+def test_names_of_others_do_nothing_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = {**CHOICE, "tenant": "[b]\x1b[2J"}
+    said = run(monkeypatch, Server(200, {**DETAILS, "label": "\x1b]0;x\x07", "choices": [choice]}), "cmpl-1").output
+    assert "\x1b" not in said
+    assert r"tenant [b]\x1b[2J" in said
 
 
 def test_what_is_not_known_is_left_out() -> None:

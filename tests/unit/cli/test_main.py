@@ -77,6 +77,17 @@ def test_errors_become_one_line_and_a_status(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_an_error_reaches_the_terminal_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise ConfigurationError("no file \x1b[2Jx\nor folder")
+
+    monkeypatch.setattr(main_module.cli, "main", fail)
+    assert run(monkeypatch) == 2
+    assert capsys.readouterr().err == "Error: no file \\x1b[2Jx\nor folder\n"
+
+
 def test_flags_that_are_not_given_leave_the_choice_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from chairlift.cli import options
 

@@ -122,10 +122,64 @@ def test_a_sweep_over_sizes_of_memory_is_drawn_in_gib(trace: Path, tmp_path: Pat
     assert ">0.5<" in text
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_are_shown_as_they_are(trace: Path, tmp_path: Path) -> None:
+    names = ["[/v2]", "_hidden", "$\\frac{1$", "[bold]", "\x1b[2Jx", "<b>&", "你好"]
+    page, numbers = tmp_path / "r[v2].html", tmp_path / "r[v2].json"
+    streams = "\n".join(f"[[stream]]\nname={json.dumps(name)}\noutput_lengths=[3, 4]" for name in names)
+    workload = tmp_path / "w[1].toml"
+    workload.write_text(streams, encoding="utf-8")
+    result = invoke("--workload", str(workload), "--json", str(numbers), "--report", str(page))
+    assert result.exit_code == 0
+    assert [stream["name"] for stream in json.loads(numbers.read_text())["streams"]] == names
+    text = page.read_text(encoding="utf-8")
+    assert "\x1b" not in result.stderr + text
+    for name in ("[/v2]", "_hidden", "$\\frac{1$", "[bold]", "\\x1b[2Jx", "你好"):
+        assert f"│ {name} " in result.stderr
+        assert f">{name}</td>" in text
+        assert f">{name}</text>" in text, "in the legend"
+
+
+def test_a_file_is_written_before_anything_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("chairlift.cli.simulate._show", fail)
+    with pytest.raises(BrokenPipeError):
+        invoke("--output-lengths", "5,6", "--json", str(tmp_path / "n.json"))
+    assert json.loads((tmp_path / "n.json").read_text())["num_finished"] == 2
+
+
+def test_refused_requests_are_said_with_their_reasons(tmp_path: Path) -> None:
+    path, page = tmp_path / "t.jsonl", tmp_path / "r.html"
+    path.write_text(
+        "".join(f'{{"input_length": {n}, "output_length": 5}}\n' for n in (9, 5000, 6000, 5000, 7000, 8000))
+    )
+    result = invoke("--trace", f"{path},name=long", "--max-model-len", "4096", "--json", "-", "--report", str(page))
+    warning = "run: 5 of 6 requests of long were refused: the prompt has 5000 tokens and at least 1 output token is"
+    assert f"warning: {warning}" in " ".join(result.stderr.split())
+    assert warning in page.read_text(encoding="utf-8")
+    found = json.loads(result.stdout)
+    assert [re.findall(r"\d+", reason)[0] for reason in found["first_refusals"]] == ["5000", "6000", "7000"]
+    assert "refused" not in invoke("--trace", f"{path},name=long", "--max-model-len", "9000").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "exactly one of"),
+        (("--output-lengths", "1", "--compare", "fcfs+shortest"), "'fcfs+shortest' says scheduling_policy twice"),
+        (("--output-lengths", "1", "--compare", ""), "--compare '' has a run without a setting"),
+        (("--output-lengths", "1", "--compare", "fcfs,"), "--compare 'fcfs,' has a run without a setting"),
+        (("--output-lengths", "1", "--compare", "fcfs,fair,fcfs"), "--compare has 'fcfs' twice"),
+        (("--output-lengths", "1", "--sweep", ""), "--sweep '' is not of the form"),
+        (("--output-lengths", "1", "--sweep", "max_num_seqs=8,16,8"), "--sweep has '8' twice"),
+        (
+            ("--output-lengths", "1", "--compare", "max_num_seqs=4,max-num-seqs=5", "--sweep", "max_num_seqs=8,16"),
+            "--compare and --sweep both say max_num_seqs",
+        ),
+        (("--output-lengths", "5,2147483648"), "'lengths' has an output length of 2147483648 tokens, and one"),
+        (("--output-lengths", "1", "--queue-timeout", "0"), "--queue-timeout must be at least 0.001, got 0"),
         (("--output-lengths", "1,x"), "whole numbers"),
         (("--output-lengths", "1", "--compare", "fastest"), "no setting's choice"),
         (("--output-lengths", "1", "--compare", "speed=1"), "no setting 'speed'"),
