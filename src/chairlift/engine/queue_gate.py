@@ -145,7 +145,9 @@ def _until_computed(scheduler: Scheduler, num_tokens: int) -> int:
 
 
 def _in_words(time_ms: float) -> str:
-    return f"{time_ms / 1000:.1f} s" if time_ms >= 1000 else f"{time_ms:.3g} ms"
+    if time_ms >= 1000:
+        return f"{time_ms / 1000:.1f} s"
+    return f"{time_ms:.0f} ms" if time_ms >= 100 else f"{time_ms:.3g} ms"
 
 
 def _whole_seconds(time_ns: float | None) -> int:

@@ -305,12 +305,17 @@ def _lateness(reason: str, terms: Terms, waited_ns: int) -> ChairliftError:
     if reason == "timeout":
         waited_s = waited_ns / _NS_PER_S
         return QueueTimeoutError(
-            f"the request waited {waited_s:.3g} s for its first slot, and --queue-timeout ends the wait; try again",
+            f"the request waited {_shown(waited_s)} s for its first slot, and --queue-timeout ends the wait; try again",
             retry_after_s=min(max(math.ceil(waited_s), 1), _MAX_RETRY_AFTER_S),
         )
     allowed = {"ttft_deadline_ms": terms.ttft_deadline_ms, "deadline_ms": terms.deadline_ms}
-    shown = " and ".join(f"{name} is {limit_ms:g}" for name, limit_ms in allowed.items() if limit_ms is not None)
+    shown = " and ".join(f"{name} is {limit_ms:.15g}" for name, limit_ms in allowed.items() if limit_ms is not None)
     return DeadlineExceededError(
-        f"the request was given up after {waited_ns / _NS_PER_MS:.3g} ms without a first token: {shown}, which passed "
-        "or could not be met any more"
+        f"the request was given up after {_shown(waited_ns / _NS_PER_MS)} ms without a first token: {shown}, which "
+        "passed or could not be met any more"
     )
+
+
+def _shown(number: float) -> str:
+    """Three digits, or all of a whole number: never an exponent."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
