@@ -133,6 +133,7 @@ def test_each_row_is_described_alone_and_equal_tokens_come_in_the_order_of_their
     for row, described in enumerate(found):
         token_id, count = int(token_ids[row]), min(int(num_top[row]), vocab_size)
         assert described.token_logprob == pytest.approx(float(expected[row, token_id]), abs=1e-6)
+        assert dict(described.top).get(token_id, described.token_logprob) == described.token_logprob
         assert described.rank == 1 + int((logits[row] > logits[row, token_id]).sum())
         order = sorted(range(vocab_size), key=lambda token: (-float(logits[row, token]), token))
         assert [token for token, _ in described.top] == order[:count]

@@ -38,7 +38,8 @@ def _describe(row: NDArray[np.float32], token_id: int, num_top: int, scratch: ND
     own = row[token_id]
     rank = int(np.count_nonzero(row > own)) + 1
     top_ids = _most_likely(row, min(num_top, len(row)))
-    top = tuple(zip(top_ids.tolist(), (row[top_ids] - total).tolist(), strict=True))
+    # In float64 like the token's own, so that a token among them has the same number in both places.
+    top = tuple(zip(top_ids.tolist(), (row[top_ids].astype(np.float64) - total).tolist(), strict=True))
     return TokenLogprobs(float(own) - total, rank, top)
 
 
