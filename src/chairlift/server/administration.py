@@ -3,6 +3,7 @@
 Knows nothing of what the settings do; the guard lets only the administrator's key get here.
 """
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, cast
 
@@ -17,6 +18,7 @@ from chairlift.config.settings import settings_by_name
 from chairlift.errors import InvalidRequestError
 from chairlift.server.body import read_bytes
 from chairlift.server.context import context_of
+from chairlift.server.errors import shorten
 from chairlift.server.openapi import documented
 
 router = APIRouter()
@@ -24,7 +26,10 @@ router = APIRouter()
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Scalar = bool | _Whole | float | str | None
 _Fields = dict[str, _Scalar]
-_Changes = dict[str, _Scalar | dict[str, _Scalar | _Fields]]
+_Change = _Scalar | dict[str, _Scalar | _Fields]
+_Changes = dict[str, _Change]
+_KINDS: tuple[Any, ...] = (_Change, _Scalar | _Fields, _Scalar)
+"""What a value may be, from the outside in."""
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Changes)
 _encode = msgspec.json.Encoder().encode
 
@@ -91,7 +96,7 @@ async def change_scheduler(request: Request) -> Response:
     try:
         changes = cast("dict[str, object]", _decoder.decode(raw))
     except msgspec.DecodeError as error:
-        raise InvalidRequestError(f"the request body must be a JSON object of settings: {error}") from None
+        raise _not_settings(raw, error) from None
     if not changes:
         raise InvalidRequestError(f"nothing to change; there are: {', '.join(CHANGEABLE)}")
     return await _configured(request, changes)
@@ -107,6 +112,32 @@ async def reset_prefix_cache(request: Request) -> Response:
     if not await context_of(request).engine.reset_prefix_cache():
         raise CacheResetError("requests are alive and use the prefix cache; reset it when they have ended")
     return Response(_encode(PrefixCacheReset(True)), media_type="application/json")
+
+
+def _not_settings(raw: bytes, error: msgspec.DecodeError) -> InvalidRequestError:
+    """Names the first value that no setting can have; or says what else is wrong with a body."""
+    path: list[str] = []
+    with suppress(msgspec.DecodeError, RecursionError):
+        value: Any = msgspec.json.decode(raw)
+        for kind in _KINDS:
+            fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+            wrong = next((name for name, inner in fields.items() if not _fits(inner, kind)), None)
+            if wrong is None:
+                break
+            path.append(wrong)
+            value = fields[wrong]
+    if not path:
+        return InvalidRequestError(f"the request body must be a JSON object of settings: {error}")
+    name = shorten(".".join(path))
+    return InvalidRequestError(f"{name} must be a text, true, false, null or a number of 64 bits", param=name)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 async def _configured(request: Request, changes: dict[str, object]) -> Response:

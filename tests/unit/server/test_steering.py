@@ -179,6 +179,22 @@ def test_a_change_that_is_no_object_of_settings_is_refused(body: str) -> None:
     assert engine.configured == []
 
 
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"watermark": 0.1, "tenants": {"search": {"weight": 2, "keys": ["x"]}}}, "tenants.search.keys"),
+        ({"tenants": {"search": ["x"]}}, "tenants.search"),
+        ({"default_tenant": [1]}, "default_tenant"),
+        ({"tenants": {"a": {"b": {}}}}, "tenants.a.b"),
+    ],
+    ids=str,
+)
+def test_a_value_that_no_setting_has_is_refused_by_the_name_of_the_setting(body: dict[str, Any], name: str) -> None:
+    error = admin("PATCH", body).json()["error"]
+    assert error["message"].startswith(f"{name} must be a text, ")
+    assert error["param"] == name
+
+
 @pytest.mark.parametrize("field", ["deadline_ms", "ttft_deadline_ms"])
 @pytest.mark.parametrize("value", [0, -1, 1e12, "5", True, [5]])
 def test_deadlines_that_make_no_sense_are_refused_with_the_value(field: str, value: object) -> None:
