@@ -254,9 +254,9 @@ def test_what_is_wrong_with_a_table_is_said_with_its_line(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("rates", "lengths", "words"),
     [
-        ("0.5", "1,2,3,4,5,6,7,8,9,10,9", "line 2: quantiles of lengths must grow"),
-        ("0.5", "1,2,3,4,5,6,7,8,9,10,nan", "line 2: quantiles of lengths must grow"),
-        ("-1", "1,2,3,4,5,6,7,8,9,10,11", r"line 2: rate_rps must be in \[0, 100000\], got -1"),
+        ("0.5", "1,2,3,4,5,6,7,8,9,10,9", "line 2 of x_lengths.csv: quantiles of lengths must grow"),
+        ("0.5", "1,2,3,4,5,6,7,8,9,10,nan", "line 2 of x_lengths.csv: quantiles of lengths must grow"),
+        ("-1", "1,2,3,4,5,6,7,8,9,10,11", r"line 2 of x_rates.csv: rate_rps must be in \[0, 100000\], got -1"),
         ("0.5", None, "x_lengths.csv has a head and no lengths behind it"),
     ],
 )

@@ -75,8 +75,10 @@ def open_text(path: Path) -> TextIO:
         raise ConfigurationError(f"trace {path} cannot be read: {error.strerror or error}") from None
 
 
-def read_csv(path: Path, parse: Callable[[dict[str, str]], Row]) -> Iterator[Row]:
+def read_csv(path: Path, parse: Callable[[dict[str, str]], Row], *, names_file: bool = False) -> Iterator[Row]:
     """Rows of a CSV file: what ``parse`` makes of each, which it is given by column.
+
+    ``names_file``: whether faults are said with the file's name, since a trace has several.
 
     Raises:
         ValueError: a row has more or fewer columns than the head, or is not as ``parse`` wants it; it has the number
@@ -85,7 +87,7 @@ def read_csv(path: Path, parse: Callable[[dict[str, str]], Row]) -> Iterator[Row
     with open_text(path) as file:
         rows = csv.DictReader(file)
         for row in rows:
-            with naming_line(rows.line_num):
+            with naming_line(rows.line_num, path.name if names_file else None):
                 _check_columns(row)
                 parsed = parse(row)
             yield parsed
@@ -136,12 +138,13 @@ def check_gaps(arrivals: Iterable[tuple[int, int]]) -> None:
 
 
 @contextmanager
-def naming_line(number: int) -> Generator[None]:
+def naming_line(number: int, file_name: str | None = None) -> Generator[None]:
     """Say in which line of a file something was wrong."""
     try:
         yield
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-        raise ValueError(f"line {number}: {in_words(error)}") from error
+        file = f" of {file_name}" if file_name else ""
+        raise ValueError(f"line {number}{file}: {in_words(error)}") from error
 
 
 def _check_columns(row: dict[str, str]) -> None:

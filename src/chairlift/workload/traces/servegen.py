@@ -119,13 +119,13 @@ class ServeGenTrace:
 
     @cached_property
     def _windows(self) -> list[_Window]:
-        return sorted(row for row in read_csv(self._rates_path, _parse_window) if row.rate_per_s > 0)
+        return sorted(row for row in read_csv(self._rates_path, _parse_window, names_file=True) if row.rate_per_s > 0)
 
     @cached_property
     def _lengths(self) -> tuple[dict[str, _LengthWindows], list[float]]:
         tables: dict[tuple[str, int], dict[str, Quantiles]] = defaultdict(dict)
         counts: dict[str, float] = defaultdict(float)
-        for row in read_csv(self._lengths_path, _parse_lengths):
+        for row in read_csv(self._lengths_path, _parse_lengths, names_file=True):
             tables[row.client, row.start_s][row.field] = row.quantiles
             counts[row.client] += row.num_requests
         if not tables:
