@@ -99,6 +99,11 @@ class Access:
         return len(self._keys) > 0
 
     @property
+    def needs_tenants_key(self) -> bool:
+        """Whether there are no keys for requests but those of tenants."""
+        return not self._has_nameless
+
+    @property
     def trusts_user(self) -> bool:
         """Whether a body may name the tenant."""
         return self._trusts_user

@@ -1,6 +1,6 @@
 """What is printed when the server is ready. Knows nothing of the server.
 
-The key itself is never shown: the curl line has a placeholder for the shell to fill in.
+A key itself is never shown: the curl line has a placeholder for the shell to fill in.
 """
 
 import ipaddress
@@ -29,12 +29,22 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def ready_text(model: str, url: str, *, needs_key: bool) -> str:
-    """Where the server is, and a line to try it with."""
+def ready_text(model: str, url: str, *, needs_key: bool, is_tenants_key: bool = False) -> str:
+    """Where the server is, and a line to try it with.
+
+    Args:
+        model: the served model's name.
+        url: where the server is.
+        needs_key: whether requests must come with a key.
+        is_tenants_key: whether there are no keys but those that ``--tenants`` has.
+    """
     messages = [{"role": "user", "content": _QUESTION}]
     body = {"model": model, "messages": messages, "max_tokens": 64, "temperature": 0}
     words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
     line = " ".join(map(shlex.quote, words))
+    how = ""
     if needs_key:
-        line += ' -H "Authorization: Bearer $CHAIRLIFT_API_KEY"'
-    return f"Chairlift serves {model} at {url}\nTry it:\n{line}"
+        name = "KEY" if is_tenants_key else "CHAIRLIFT_API_KEY"
+        how = f", with a tenant's key of --tenants as {name}" if is_tenants_key else ""
+        line += f' -H "Authorization: Bearer ${name}"'
+    return f"Chairlift serves {model} at {url}\nTry it{how}:\n{line}"

@@ -227,6 +227,7 @@ class _Service:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
             await self._engine.stop(0.0, in_hurry=self._force_wanted.is_set())
+        logger.info("the server has stopped")
         return 1 if self._force_wanted.is_set() else 0
 
     async def _start_engine(self) -> bool:
@@ -259,7 +260,8 @@ class _Service:
                 "--trust-user with --batch-dir: requests for files and batches name their user in the address, as "
                 "/v1/files?user=NAME, and those that name none share what they keep; or set --tenant-header"
             )
-        self._say(ready_text(self._engine.model_info.name, base_url(host, port), needs_key=has_key))
+        model, url = self._engine.model_info.name, base_url(host, port)
+        self._say(ready_text(model, url, needs_key=has_key, is_tenants_key=self._access.needs_tenants_key))
 
     def _on_signal(self, number: int) -> None:
         if self._stop_wanted.is_set():

@@ -69,6 +69,7 @@ def test_tenants_have_keys_of_their_own(tmp_path: Path) -> None:
         done = bench(server.url, *SHORT, *words, "--json", "-", env=env)
     assert done.returncode == 0, done.stderr
     assert "sk-" not in done.stdout + done.stderr
+    assert server.announcement[-1].endswith('"Authorization: Bearer $KEY"')
     (run,) = json.loads(done.stdout)["runs"]
     assert [(one["name"], one["num_ok"]) for one in run["tenants"]] == [("a", 20), ("b", 20)]
     assert run["jain_index"] > 0.8

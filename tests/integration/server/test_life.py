@@ -103,6 +103,7 @@ def test_a_signal_drains_new_requests_are_refused_and_running_ones_end(number: s
                 assert b'"error"' not in text
         assert server.wait() == 0
     assert not any("Traceback" in line for line in server.log)
+    assert server.log[-1].endswith("the server has stopped")
 
 
 def test_nothing_that_was_accepted_is_lost_when_a_loaded_server_drains() -> None:

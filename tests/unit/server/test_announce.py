@@ -32,6 +32,12 @@ def test_a_key_is_left_to_the_shell() -> None:
     assert ready_text("m", "http://x:1", needs_key=True).endswith('-H "Authorization: Bearer $CHAIRLIFT_API_KEY"')
 
 
+def test_the_key_of_a_tenant_is_called_so() -> None:
+    text = ready_text("m", "http://x:1", needs_key=True, is_tenants_key=True)
+    assert "Try it, with a tenant's key of --tenants as KEY:" in text
+    assert text.endswith('-H "Authorization: Bearer $KEY"')
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
