@@ -162,6 +162,8 @@ DEVICE = {
         ({"flops_per_s": None}, r"toy\.toml of devices needs flops_per_s$"),
         ({"flops_per_s": "1e-3"}, r"a step of one token would take .* s, and 1000 are possible"),
         ({"memory_bytes_per_s": "1e-6"}, r"a step of one token would take .* s, and 1000 are possible"),
+        ({"copy_overlap": "1.5"}, r"copy_overlap of sheet .* must be a number in \[0, 1\], got 1\.5"),
+        ({"usable_memory": "2"}, r"usable_memory of sheet .* must be a number in \[1e-06, 1\], got 2"),
         ({"flops_per_s": "9" * 5000}, r"toy\.toml cannot be read: a number has too many digits"),
         ({"flops_per_s": "0x" + "f" * 5000}, "flops_per_s of sheet .* got a number of too many digits"),
         ({"flops_per_s": "[" * 20_000}, r"toy\.toml cannot be read: nested too deeply"),

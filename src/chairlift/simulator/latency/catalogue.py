@@ -27,6 +27,14 @@ DEFAULT = "llama-3.1-8b@h100"
 _MAX_DEVICES = 64
 _LEAST, _MOST = 1e-6, 1e18
 """What a number of a sheet can be."""
+_PARTS = tuple(
+    f"{name} of"
+    for name in (
+        "flop_efficiency", "memory_efficiency", "link_efficiency", "host_link_efficiency", "usable_memory",
+        "copy_overlap",
+    )
+)  # fmt: skip
+"""What cannot be more than all."""
 _MOST_STEP_NS = 1e12
 _ONE_TOKEN = StepShape(num_chunks=1, num_chunk_rows=1, num_chunk_pairs=1, num_chunk_context_tokens=1, num_sampled=1)
 
@@ -113,6 +121,7 @@ def _check_entry(shown: str, value: object, kind: object) -> None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and (kind is float or type(value) is int)
     least = 0 if "_us of" in shown or "overlap of" in shown else _LEAST
-    if not (is_number and least <= cast("float", value) <= _MOST):
+    most = 1 if shown.startswith(_PARTS) else _MOST
+    if not (is_number and least <= cast("float", value) <= most):
         kind_name = "whole number" if kind is int else "number"
-        raise ConfigurationError(f"{shown} must be a {kind_name} in [{least:g}, {_MOST:g}], got {quoted(value)}")
+        raise ConfigurationError(f"{shown} must be a {kind_name} in [{least:g}, {most:g}], got {quoted(value)}")
