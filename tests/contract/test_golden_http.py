@@ -73,6 +73,7 @@ def show(response: httpx.Response) -> str:
     """Status, the headers that count, and the body without what differs from run to run."""
     body = re.sub(r'(cmpl|chatcmpl)-[0-9a-f]{32}"', r'\1-ID"', response.text)
     body = re.sub(r'"created":\d+', '"created":0', body)
+    body = re.sub(r'"created_at":"[^"]+"', '"created_at":"TIME"', body)
     body = re.sub(r'"version":"[^"]+"', '"version":"VERSION"', body)
     headers = [f"{name}: {response.headers[name]}" for name in HEADERS if name in response.headers]
     return "\n".join([str(response.status_code), *headers, "", body]).rstrip("\n") + "\n"

@@ -397,8 +397,18 @@ def test_messages_are_held_to_a_schema_whole_and_streamed(claude: Any) -> None:
     counted = claude.messages.count_tokens(model="fake", messages=HELLO, output_format=Person).input_tokens
     assert counted == claude.messages.count_tokens(model="fake", messages=HELLO).input_tokens
     wrong = {"format": {"type": "json_schema", "schema": {"type": "text"}}}
-    with pytest.raises(anthropic.BadRequestError, match="output_config.format.schema"):
+    with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):
         claude.messages.create(**wanted, output_config=wrong)
+
+
+def test_models_are_told_to_anthropics_client_too(claude: Any, client: Any) -> None:
+    (model,) = claude.models.list()
+    assert (model.type, model.id, model.display_name, model.lifecycle) == ("model", "fake", "fake", "active")
+    assert model.created_at.timestamp() == client.models.retrieve("fake").created
+    assert claude.models.retrieve("fake") == model
+    page = claude.models.list()
+    assert (page.first_id, page.last_id, page.has_more) == ("fake", "fake", False)
+    assert claude.messages.create(model="fake", max_tokens=1, messages=HELLO).id.startswith("msg_")
 
 
 def test_messages_stop_at_a_sequence(claude: Any) -> None:

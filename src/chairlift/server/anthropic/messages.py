@@ -80,7 +80,7 @@ async def _to_chat(request: Request, body: MessagesBody | CountBody) -> ChatBody
 class MessagesFormat:
     """Messages, which have one choice."""
 
-    id_prefix = "msg"
+    id_prefix = "msg_"
 
     def __init__(self, reading: ReadingPlan) -> None:
         self.reading = reading

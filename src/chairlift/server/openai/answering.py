@@ -123,7 +123,7 @@ async def answer_whole(
     """
     context = context_of(request)
     head = Head(
-        f"{style.id_prefix}-{secrets.token_hex(16)}",
+        f"{style.id_prefix}{secrets.token_hex(16)}",
         int(time.time()),
         context.engine.model_info.name,
         served_tier(body, job.terms) or msgspec.UNSET,

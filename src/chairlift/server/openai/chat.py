@@ -72,7 +72,7 @@ async def prepare_chat(request: Request, body: ChatBody) -> tuple[Job, ReadingPl
 class ChatFormat:
     """Chat completions of one prompt."""
 
-    id_prefix = "chatcmpl"
+    id_prefix = "chatcmpl-"
 
     def __init__(self, prompt: PreparedPrompt, extras: Extras, reading: ReadingPlan) -> None:
         self.prompt = prompt

@@ -78,7 +78,7 @@ class CompletionFormat:
         num_shown: how many of them the answer has: those whose tokens are likeliest on average.
     """
 
-    id_prefix = "cmpl"
+    id_prefix = "cmpl-"
 
     def __init__(
         self,

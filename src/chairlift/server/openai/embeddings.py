@@ -90,7 +90,7 @@ async def create_embedding(request: Request) -> Response:
 class EmbeddingFormat:
     """Lists of vectors."""
 
-    id_prefix = "embd"
+    id_prefix = "embd-"
 
     def __init__(self, body: EmbeddingBody) -> None:
         self._dimensions = body.dimensions

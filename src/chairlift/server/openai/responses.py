@@ -218,13 +218,23 @@ class Model(msgspec.Struct):
     created: int
     owned_by: str
     max_model_len: int
+    display_name: str
+    """This and what follows is Anthropic's."""
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
+    type: Literal["model"] = "model"
+    lifecycle: Literal["active"] = "active"
 
 
 class ModelList(msgspec.Struct):
-    """Answer of /v1/models."""
+    """Answer of /v1/models: all in one page."""
 
     object: Literal["list"]
     data: list[Model]
+    first_id: str
+    last_id: str
+    has_more: Literal[False] = False
 
 
 class Tokens(msgspec.Struct):

@@ -52,7 +52,7 @@ async def create_response(request: Request) -> Response:
 class ResponseFormat:
     """Responses, which have one choice."""
 
-    id_prefix = "resp"
+    id_prefix = "resp_"
 
     def __init__(self, body: ResponseBody, reading: ReadingPlan) -> None:
         self.body = body
