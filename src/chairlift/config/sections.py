@@ -193,8 +193,9 @@ class QueueSettings:
     )
     queue_timeout: float | None = setting(
         None,
-        "Seconds that a request may wait for its first slot; then it is answered 503. No limit if absent.",
-        bounds=(0.001, MAX_MS / 1000),
+        "Seconds that a request may wait for its first slot; then it is answered 503. With 0 only what can start at "
+        "once is served. No limit if absent.",
+        bounds=(0, MAX_MS / 1000),
     )
     max_ttft_ms: float | None = setting(
         None,

@@ -17,7 +17,8 @@ _NS_PER_S = 1_000_000_000
 class Expiry:
     """A heap of points in time at which a request has to be looked at; those that ended are skipped.
 
-    - ``--queue-timeout`` ends who has not started by then (``timeout``).
+    - ``--queue-timeout`` ends who has not started by then (``timeout``), but nobody before a plan has looked at it: who
+      can start at once does, also after a step that was longer than the timeout.
     - ``ttft_deadline_ns`` ends who has not started when too little time is left to compute the prompt (``deadline``).
       Who has started is let finish: the work is being done.
     - ``deadline_ns`` ends whoever waits when the time left does not suffice for one more token, and everybody when it
@@ -35,6 +36,8 @@ class Expiry:
         self._items: dict[int, _Item] = {}
         self._heap: list[_Item] = []
         self._num_pushed = 0
+        self._new: set[int] = set()
+        """Who has arrived since the last plan."""
 
     @property
     def next_ns(self) -> int | None:
@@ -46,10 +49,17 @@ class Expiry:
 
     def add(self, request: Request) -> None:
         """Watch a request that has just arrived."""
+        if self._queue_timeout_s is not None:
+            self._new.add(request.request_id)
         self._watch(request)
+
+    def looked_at(self) -> None:
+        """A plan was made, and everybody who was there had the chance to start."""
+        self._new.clear()
 
     def remove(self, request: Request) -> None:
         """A request ended."""
+        self._new.discard(request.request_id)
         if self._items.pop(request.request_id, None) is not None and len(self._heap) > 2 * len(self._items) + 64:
             self._heap = list(self._items.values())
             heapq.heapify(self._heap)
@@ -57,15 +67,21 @@ class Expiry:
     def take_due(self, now_ns: int) -> list[tuple[Request, FinishReason]]:
         """Return who has to end now, and why; they are not watched any more."""
         due: list[tuple[Request, FinishReason]] = []
+        later: list[tuple[Request, int]] = []
         while (next_ns := self.next_ns) is not None and next_ns <= now_ns:
             request = heapq.heappop(self._heap)[2]
             del self._items[request.request_id]
             limits = self._limits(request)
-            reached = [limit for limit in limits if limit[0] <= now_ns]
+            is_new = request.request_id in self._new
+            reached = [
+                limit for limit in limits if limit[0] <= now_ns and not (is_new and limit[1] is FinishReason.TIMEOUT)
+            ]
             if reached:
                 due.append((request, min(reached, key=lambda limit: limit[0])[1]))
             elif limits:
-                self._push(request, min(limits, key=lambda limit: limit[0])[0])
+                later.append((request, min(limits, key=lambda limit: limit[0])[0]))
+        for request, due_ns in later:
+            self._push(request, due_ns)
         return due
 
     def reconfigure(self, queue_timeout_s: float | None, requests: Iterable[Request]) -> None:

@@ -200,7 +200,9 @@ class Scheduler:
         state = self._state
         self.expire(now_ns)
         draft = StepDraft(self._next_step, now_ns, TokenBudget(self._pace.limit_tokens()))
-        if not self._batching.compose(draft):
+        has_step = self._batching.compose(draft)
+        state.expiry.looked_at()
+        if not has_step:
             return None
         decodes = state.schedule_decodes(draft)
         if draft.budget.num_tokens == 0:

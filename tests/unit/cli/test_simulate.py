@@ -179,7 +179,6 @@ def test_refused_requests_are_said_with_their_reasons(tmp_path: Path) -> None:
             "--compare and --sweep both say max_num_seqs",
         ),
         (("--output-lengths", "5,2147483648"), "'lengths' has an output length of 2147483648 tokens, and one"),
-        (("--output-lengths", "1", "--queue-timeout", "0"), "--queue-timeout must be at least 0.001, got 0"),
         (("--output-lengths", "1,x"), "whole numbers"),
         (("--output-lengths", "1", "--compare", "fastest"), "no setting's choice"),
         (("--output-lengths", "1", "--compare", "speed=1"), "no setting 'speed'"),
@@ -231,6 +230,11 @@ def test_a_length_beyond_all_memory_is_refused_like_any_prompt_that_is_too_long(
     path.write_text('{"input_length": 100000000000000, "output_length": 5}\n{"input_length": 9, "output_length": 5}\n')
     found = simulate("--trace", str(path))
     assert (found["num_refused"], found["num_finished"]) == (1, 1)
+
+
+def test_without_any_time_to_wait_what_has_a_slot_at_once_is_served() -> None:
+    found = simulate("--output-lengths", "5,6,7", "--max-num-seqs", "2", "--queue-timeout", "0")
+    assert (found["num_finished"], found["ends"]) == (2, {"timeout": 1})
 
 
 def test_more_requests_at_a_time_than_there_are_is_no_more_work() -> None:

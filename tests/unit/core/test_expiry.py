@@ -31,10 +31,31 @@ def test_who_has_no_limit_is_not_watched():
 def test_a_request_may_wait_exactly_as_long_as_the_timeout():
     expiry = Expiry(1e-6, lambda request: 0)
     expiry.add(waiting(0, arrival=500))
+    expiry.looked_at()
     assert expiry.next_ns == 1500
     assert expiry.take_due(1499) == []
     assert ids(expiry.take_due(1500)) == [(0, FinishReason.TIMEOUT)]
     assert expiry.next_ns is None
+
+
+def test_nobody_times_out_before_a_plan_has_looked_at_it():
+    expiry = Expiry(0.0, lambda request: 0)
+    expiry.add(waiting(0))
+    expiry.add(waiting(1, ttft=400))
+    assert expiry.take_due(100) == []
+    assert expiry.next_ns == 0
+    assert ids(expiry.take_due(401)) == [(1, FinishReason.DEADLINE)]
+    expiry.looked_at()
+    assert ids(expiry.take_due(401)) == [(0, FinishReason.TIMEOUT)]
+
+
+def test_who_can_start_at_once_does_so_after_a_step_longer_than_the_timeout():
+    rig = Rig(max_num_seqs=2, max_num_batched_tokens=16, queue_timeout_s=0.0)
+    first = rig.add(4, max_tokens=4)
+    rig.step()
+    second, third = rig.add(4, max_tokens=4), rig.add(4, max_tokens=4)
+    rig.run()
+    assert rig.finished == {first: FinishReason.LENGTH, second: FinishReason.LENGTH, third: FinishReason.TIMEOUT}
 
 
 def test_a_deadline_that_the_prompt_alone_would_miss_has_passed_already():
