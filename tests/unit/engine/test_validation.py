@@ -1,5 +1,8 @@
 """Requests that can never be served are refused, with limit, value and setting in the message."""
 
+from array import array
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -66,3 +69,13 @@ def test_sampling_that_cannot_work_is_refused(sampling: SamplingParams, param: s
 def test_empty_prompt_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="at least 1 token, got 0"):
         check_request([], SamplingParams(), FACTS)
+
+
+@pytest.mark.parametrize("token_ids", [range(3), (1, 2), [1, 2], array("i", [1, 2]), deque([1, 2])])
+def test_any_sequence_of_ids_is_a_prompt(token_ids: Sequence[int]) -> None:
+    check_request(token_ids, SamplingParams(), FACTS)
+
+
+def test_the_first_wrong_id_of_any_sequence_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"got 50$"):
+        check_request(range(49, 53), SamplingParams(), FACTS)
