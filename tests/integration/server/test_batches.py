@@ -88,6 +88,17 @@ def test_a_batch_answers_as_the_endpoint_does(client: Any) -> None:
     assert batch.id in [one.id for one in client.batches.list()]
 
 
+def test_files_expire_when_a_client_says_so(client: Any) -> None:
+    soon = {"anchor": "created_at", "seconds": 3600}
+    file = client.files.create(file=("f.jsonl", json.dumps(line(1)).encode()), purpose="batch", expires_after=soon)
+    assert file.expires_at == file.created_at + 3600
+    made = client.batches.create(
+        input_file_id=file.id, endpoint=ENDPOINT, completion_window="1h", output_expires_after=soon
+    )
+    answers = client.files.retrieve(ended(client, made.id).output_file_id)
+    assert answers.expires_at == answers.created_at + 3600
+
+
 def test_a_batch_makes_vectors_too(client: Any) -> None:
     endpoint = "/v1/embeddings"
     texts = [f"text {number}" for number in range(5)]

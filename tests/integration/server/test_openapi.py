@@ -160,7 +160,8 @@ def test_parameters_and_forms_are_described(document: dict[str, Any]) -> None:
     assert names("/v1/batches") == ["limit", "after", "user"]
     assert names("/v1/requests") == ["limit"]
     upload = document["paths"]["/v1/files"]["post"]["requestBody"]["content"]
-    assert set(upload["multipart/form-data"]["schema"]["properties"]) == {"file", "purpose"}
+    expiry = {"expires_after[anchor]", "expires_after[seconds]"}
+    assert set(upload["multipart/form-data"]["schema"]["properties"]) == {"file", "purpose", *expiry}
 
 
 def test_nothing_is_described_that_is_never_answered(document: dict[str, Any]) -> None:

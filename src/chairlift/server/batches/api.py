@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,9 +29,10 @@ from chairlift.server.batches.store import BatchStore, now_s
 from chairlift.server.batches.upload import FORM_BYTES, Form, file_too_large, receive
 from chairlift.server.body import read_body
 from chairlift.server.context import caller_of, context_of
-from chairlift.server.errors import shorten
+from chairlift.server.errors import invalid_body, shorten
 from chairlift.server.openai.requests import Body
 from chairlift.server.openai.responses import encode
+from chairlift.server.openai.structure_fields import Options
 from chairlift.server.openapi import documented, query_parameter
 
 router = APIRouter()
@@ -50,6 +51,19 @@ class BatchesOffError(InvalidRequestError):
     http_status = 404
 
 
+class ExpiresAfter(Options):
+    """How long a file is kept."""
+
+    anchor: Literal["created_at"] = Field(description="Since when: its creation.")
+    seconds: int = Field(ge=3600, le=2_592_000, description="One hour to 30 days.")
+
+
+class _UploadFields(Options):
+    """What a form has beside its file and its purpose."""
+
+    expires_after: ExpiresAfter | None = None
+
+
 class BatchBody(Body):
     """POST /v1/batches."""
 
@@ -57,6 +71,7 @@ class BatchBody(Body):
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,2}h$", description="Hours until it expires, such as 24h.")
     metadata: dict[_Key, _Value] | None = Field(None, max_length=16, description="16 pairs at most.")
+    output_expires_after: ExpiresAfter | None = Field(None, description="How long the files of results are kept.")
 
 
 class Batches:
@@ -73,6 +88,8 @@ _FORM = {
     "properties": {
         "file": {"type": "string", "contentMediaType": "application/octet-stream"},
         "purpose": {"const": "batch"},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
     },
     "required": ["file", "purpose"],
 }
@@ -135,6 +152,7 @@ async def create_file(request: Request) -> Response:
         await receive(request, form, most, upload.grew)
         if form.field("purpose") != "batch":
             raise InvalidRequestError("purpose must be batch", param="purpose")
+        upload.expires_after_s = _expires_after_s(form)
         upload.filename = shorten(form.filename or "requests.jsonl")
     return _json(upload.file)
 
@@ -208,8 +226,10 @@ async def create_batch(request: Request) -> Response:
         metadata=body.metadata,
     )
     tenant, key_number = _tenant(request), caller_of(request).key_number
-    number = batches.store.new_number()
-    await batches.store.add_batch(StoredBatch(_owner(tenant), key_number, tenant or None, batch, number))
+    number, expires_after = batches.store.new_number(), body.output_expires_after
+    stored = StoredBatch(_owner(tenant), key_number, tenant or None, batch, number)
+    stored.output_expires_after_s = None if expires_after is None else expires_after.seconds
+    await batches.store.add_batch(stored)
     batches.runner.notice()
     return _json(batch)
 
@@ -235,6 +255,19 @@ async def cancel_batch(request: Request, batch_id: str) -> Response:
     stored = _batch(request, batch_id)
     await _batches(request).runner.cancel(stored)
     return _json(stored.batch)
+
+
+def _expires_after_s(form: Form) -> int | None:
+    """For how long a form asks its file to be kept: an object in a form is a field for each of its own."""
+    given = {name: form.field(f"expires_after[{name}]") for name in ExpiresAfter.model_fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return None
+    try:
+        fields = _UploadFields.model_validate_strings({"expires_after": given})
+    except ValidationError as error:
+        raise invalid_body(error) from None
+    return None if fields.expires_after is None else fields.expires_after.seconds
 
 
 def _batches(request: Request) -> Batches:

@@ -121,6 +121,8 @@ class StoredBatch(msgspec.Struct):
     tenant: str | None
     batch: Batch
     number: int = 0
+    output_expires_after_s: int | None = None
+    """How long the files of its results are kept; without end if absent."""
 
     @property
     def age_key(self) -> tuple[int, int, str]:

@@ -1,6 +1,7 @@
 """Which batches are left alone for a while, as the disk kept them from going on. Knows nothing of what a batch is."""
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 FIRST_PAUSE_S = 30.0
@@ -38,3 +39,10 @@ class Rests:
         """The batches that rest, and for how many seconds more."""
         left_s = {batch_id: self.left_s(batch_id) for batch_id in self._by_id}
         return {batch_id: seconds for batch_id, seconds in left_s.items() if seconds > 0}
+
+
+async def wait_at_most(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait for an event, but no longer than that. (Python 3.11's ``wait_for`` may lose a cancellation meanwhile.)"""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()

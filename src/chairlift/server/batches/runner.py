@@ -16,7 +16,6 @@ is on the disk, one change at a time.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,10 @@ from fastapi import FastAPI
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import DrainingError
 from chairlift.server.batches.calls import call, caller_of_batch
+from chairlift.server.batches.expiry import FileExpiry
 from chairlift.server.batches.lines import Line, LineLimits, find_lines, read_request
 from chairlift.server.batches.objects import ENDED, Batch, BatchError, BatchErrors, StoredBatch
-from chairlift.server.batches.rests import Rests
+from chairlift.server.batches.rests import Rests, wait_at_most
 from chairlift.server.batches.results import expired_line, find_done, result_line
 from chairlift.server.batches.shelves import StorageFullError
 from chairlift.server.batches.store import BatchStore, disk_error, now_s
@@ -99,14 +99,16 @@ class BatchRunner:
 
     async def run(self) -> None:
         """Work for ever."""
-        watching = asyncio.ensure_future(self._watch_windows())
+        expiry = FileExpiry(self._store, self._now_s)
+        watching = [asyncio.ensure_future(self._watch_windows()), asyncio.ensure_future(expiry.run())]
         try:
             await self._take_turns()
         except DrainingError:
             pass  # goes on after the next start
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
 
     async def _take_turns(self) -> None:
         while True:
@@ -116,7 +118,7 @@ class BatchRunner:
             if stored is not None:
                 await self._work_on(stored)
                 continue
-            await _wait(self._changed, min(resting.values(), default=None))
+            await wait_at_most(self._changed, min(resting.values(), default=None))
 
     async def _watch_windows(self) -> None:
         """End the batches that wait when their windows do."""
@@ -128,7 +130,7 @@ class BatchRunner:
             if first is not None and left_s == 0:
                 await self._work_on(first)
                 continue
-            await _wait(self._windows_changed, left_s)
+            await wait_at_most(self._windows_changed, left_s)
 
     def _left_s(self, stored: StoredBatch) -> float:
         """How long it takes until a batch that waits is to be ended."""
@@ -330,10 +332,3 @@ class BatchRunner:
                 raise
             return [BatchError(f"the input file cannot be read: {error.strerror}", code="file_unreadable")]
         return [BatchError("the input file is gone", code="file_missing")]
-
-
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait for an event, but no longer than that. (Python 3.11's ``wait_for`` may lose a cancellation meanwhile.)"""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import ChairliftError, ConfigurationError
 from chairlift.server.batches.disk import append, create, remove, unlink, write_whole
+from chairlift.server.batches.incoming import Incoming
 from chairlift.server.batches.objects import ENDED, Batch, FileObject, StoredBatch, StoredFile
 from chairlift.server.batches.shelves import Shelf, StorageCaps
 
@@ -72,6 +73,8 @@ class BatchStore:
         self._shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._numbers = itertools.count(1)
         self._unwritten: set[str] = set()
+        self.expiring_changed = asyncio.Event()
+        """Set when there is another file that expires."""
         try:
             for directory in (self._files_dir, self._batches_dir):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -97,6 +100,11 @@ class BatchStore:
         """Where the content of a file of ours is."""
         return self._files_dir / f"{file.id}.data"
 
+    def find_expiring_files(self) -> Iterator[StoredFile]:
+        """All files that are not kept without end."""
+        found = (stored for shelf in self._shelves.values() for stored in shelf.files.values())
+        return (stored for stored in found if stored.file.expires_at is not None)
+
     def new_number(self) -> int:
         """What sorts the next thing that is kept behind all others."""
         return next(self._numbers)
@@ -106,7 +114,7 @@ class BatchStore:
         return f"file-{secrets.token_hex(16)}"
 
     @asynccontextmanager
-    async def incoming(self, owner: str) -> AsyncGenerator["Incoming"]:
+    async def incoming(self, owner: str) -> AsyncGenerator[Incoming]:
         """A file that comes now; whatever is not kept by the end is gone.
 
         Raises:
@@ -124,9 +132,11 @@ class BatchStore:
             self.caps.check_files(shelf)
             await self._on_disk(content.close)
             if upload.filename is not None:
-                stored = await self._on_disk(self._keep, owner, self.new_file_id(), upload.filename, "batch", path)
+                file = new_file(self.new_file_id(), upload.filename, "batch", upload.expires_after_s)
+                stored = await self._on_disk(self._keep, owner, file, path)
                 shelf.files[stored.file.id] = stored
                 upload.file = stored.file
+                self.expiring_changed.set()
         except OSError as error:
             raise disk_error("does not take the file", error) from error
         finally:
@@ -142,12 +152,14 @@ class BatchStore:
         name = f"{stored.batch.id}_{'errors' if is_error else 'output'}.jsonl"
         content = self.results_path(stored.batch, is_error=is_error)
         was_moved = not content.exists()
+        result = new_file(file_id, name, "batch_output", stored.output_expires_after_s)
         try:
-            file = await self._on_disk(self._keep, stored.owner, file_id, name, "batch_output", content)
+            file = await self._on_disk(self._keep, stored.owner, result, content)
         except _ContentGoneError:
             logger.warning("%s of %s was deleted before the batch ended", file_id, stored.batch.id)
             return
         shelf.files[file_id] = file
+        self.expiring_changed.set()
         if was_moved:
             shelf.num_bytes += file.file.bytes  # where it was before the crash it was not found, and not counted
 
@@ -228,23 +240,21 @@ class BatchStore:
         """Where results are gathered."""
         return self._batches_dir / f"{batch.id}.{'err' if is_error else 'out'}"
 
-    def _keep(self, owner: str, file_id: str, filename: str, purpose: str, content: Path) -> StoredFile:
+    def _keep(self, owner: str, file: FileObject, content: Path) -> StoredFile:
         """Move a content to where files are; not there, it was moved before a crash. On the disk's thread.
 
         Raises:
             _ContentGoneError: it is neither here nor there.
             OSError: the disk does not take it, which leaves the content where it was.
         """
-        kept = self._files_dir / f"{file_id}.data"
+        kept = self.content_path(file)
         is_moved = content.exists()
         if is_moved:
             content.replace(kept)
         elif not kept.exists():
             raise _ContentGoneError
         try:
-            num_bytes = kept.stat().st_size
-            file = FileObject(id=file_id, bytes=num_bytes, created_at=now_s(), filename=filename, purpose=purpose)
-            stored = StoredFile(owner, file, self.new_number())
+            stored = StoredFile(owner, replace(file, bytes=kept.stat().st_size), self.new_number())
             write_whole(self._files_dir / f"{file.id}.json", msgspec.json.encode(stored))
         except OSError:
             if is_moved:
@@ -301,26 +311,13 @@ class BatchStore:
                     path.unlink()
 
 
-class Incoming:
-    """A file of which the bytes come. Its owner sets ``filename`` to keep it, and then finds it in ``file``."""
-
-    def __init__(self, content: BinaryIO, shelf: Shelf, caps: StorageCaps) -> None:
-        self.content = content
-        self.num_bytes = 0
-        self.filename: str | None = None
-        self.file: FileObject | None = None
-        self._shelf = shelf
-        self._caps = caps
-
-    def grew(self, num_bytes: int) -> None:
-        """Note that it has so many bytes more.
-
-        Raises:
-            StorageFullError: there is no room for them.
-        """
-        self._caps.check_bytes(self._shelf, num_bytes)
-        self._shelf.num_bytes += num_bytes
-        self.num_bytes += num_bytes
+def new_file(file_id: str, filename: str, purpose: str, expires_after_s: int | None) -> FileObject:
+    """A file that is created now, and of which the content is not there yet."""
+    created_at = now_s()
+    expires_at = None if expires_after_s is None else created_at + expires_after_s
+    return FileObject(
+        id=file_id, bytes=0, created_at=created_at, filename=filename, purpose=purpose, expires_at=expires_at
+    )
 
 
 def now_s() -> int:
