@@ -14,8 +14,8 @@ from collections.abc import Callable
 LOOK_EVERY_S = 0.25
 MOST_OVERDUE_S = 60.0
 """After so long a full collection is made whatever is alive."""
-FEW_BLOCKS = 200_000
-"""Blocks of memory beyond those of the idle process that may be in use otherwise; a collection takes 20 ms then."""
+FEW_BLOCKS = 100_000
+"""Blocks of memory beyond those of the idle process that may be in use otherwise; a collection takes 10 ms then."""
 
 _NUM_YOUNG_COLLECTIONS = 10
 """Collections of young objects after which Python would make a full one."""

@@ -131,6 +131,16 @@ def test_unread_deltas_of_a_choice_become_one_and_no_choice_is_passed_over() -> 
     assert not buffer
 
 
+def test_all_unread_deltas_are_taken_together_in_order() -> None:
+    buffer = DeltaBuffer()
+    buffer.put(ChoiceDelta(1, "x", (7,), 1))
+    buffer.put(ChoiceDelta(0, "a", (1,), 1))
+    buffer.put(ChoiceDelta(1, "y", (8,), 2, 16, "stop"))
+    assert buffer.take_all() == [ChoiceDelta(1, "xy", (7, 8), 2, 16, "stop"), ChoiceDelta(0, "a", (1,), 1)]
+    assert not buffer
+    assert buffer.take_all() == []
+
+
 def found(*logprobs: float) -> tuple[TokenLogprobs, ...]:
     return tuple(TokenLogprobs(logprob, 1) for logprob in logprobs)
 

@@ -162,7 +162,4 @@ async def _gather(generation: Generation, tally: UsageTally) -> list[ChoiceDelta
                     unread.put(delta)
     finally:
         generation.abort()
-    choices: list[ChoiceDelta] = []
-    while unread:
-        choices.append(unread.take())
-    return sorted(choices, key=lambda choice: choice.index)
+    return sorted(unread.take_all(), key=lambda choice: choice.index)
