@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from chairlift.server import collector
-from chairlift.server.collector import FEW_BLOCKS, MOST_OVERDUE_S, FullCollections
+from chairlift.server.collector import FEW_BLOCKS, MORE_BLOCKS_PER_S, MOST_OVERDUE_S, FullCollections
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +41,23 @@ def test_many_objects_put_it_off_until_they_are_gone(full: list[int]) -> None:
     collections = FullCollections(blocks)
     full.clear()
     blocks.number += FEW_BLOCKS + 1
-    for now_s in range(30):
-        collections.look(now_s)
+    collections.look(7.0)
+    collections.look(7.0)
     assert not full
     blocks.number -= 1
-    collections.look(30.0)
+    collections.look(7.0)
+    assert len(full) == 1
+
+
+def test_the_longer_it_is_due_the_more_may_be_alive(full: list[int]) -> None:
+    blocks = Blocks()
+    collections = FullCollections(blocks)
+    full.clear()
+    blocks.number += FEW_BLOCKS + 10 * MORE_BLOCKS_PER_S
+    collections.look(100.0)
+    collections.look(109.9)
+    assert not full
+    collections.look(110.0)
     assert len(full) == 1
 
 
@@ -53,7 +65,7 @@ def test_it_is_put_off_for_so_long_at_most(full: list[int]) -> None:
     blocks = Blocks()
     collections = FullCollections(blocks)
     full.clear()
-    blocks.number += 10 * FEW_BLOCKS
+    blocks.number += 1_000_000_000
     collections.look(100.0)
     collections.look(100.0 + MOST_OVERDUE_S - 0.1)
     assert not full
