@@ -6,6 +6,9 @@ clients that stop reading; these are added here::
     connected ──header_timeout──> headers ──> body ──> answer ──> (keep-alive: headers again)
                   431, 408          --body-timeout,      write_timeout without progress: cut off
                                     in server/body.py
+
+What is refused here has the one answer that its connection gives it: requests before it are answered first, and an
+answer that has begun is cut off, never mixed with another.
 """
 
 import asyncio
@@ -52,6 +55,11 @@ class _LingeringTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def write(self, data: bytes) -> None:
+        """Write, unless this side has ended: then it is too late, and nobody's fault."""
+        if not self.is_closing():
+            self._transport.write(data)
+
     def close(self) -> None:
         self._close()
 
@@ -72,7 +80,11 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_in_headers = True
     _is_in_body = False
     _is_lingering = False
+    _linger_s = _LINGER_S  # less for a server that stops
     _refusal: ChairliftError | None = None
+    _is_refused = False
+    _answering: RequestResponseCycle | None = None
+    """The request that has its turn; later ones of this connection wait in ``pipeline``."""
     _socket: asyncio.Transport
     _num_unsent_bytes = 0
 
@@ -97,6 +109,8 @@ class GuardedProtocol(HttpToolsProtocol):
         for timer in (self._header_timer, self._write_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
+        if self._answering is not None:  # uvicorn tells only the request that came last
+            _disconnect(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -107,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._refusal is None and was_in_headers and self._is_in_headers:
             self._count_header_bytes(len(data))
-        if self._refusal is not None and not self.transport.is_closing():
+        if self._refusal is not None:
             self._refuse(self._refusal)
 
     def send_400_response(self, msg: str) -> None:
@@ -133,11 +147,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The request begins."""
-        self._is_in_headers, self._is_in_body = False, True
+        self._is_in_headers = False
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
         super().on_headers_complete()
+        self._is_in_body = True
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_message_complete(self) -> None:
         """All of the request is here."""
@@ -150,10 +167,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._socket.close()
 
     def on_response_complete(self) -> None:
-        """The answer is written. A request of which more is to come must end soon."""
+        """The answer is written; the next request has its turn. One of which more is to come must end soon."""
+        following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
-        if self._is_in_body and self._linger_timer is None:
-            self._linger_timer = self.loop.call_later(_LINGER_S, self._socket.abort)
+        if following is not None:
+            self._answering = following
+        elif self._is_refused and self._refusal is not None:
+            self._write_refusal(self._refusal)
+        elif self._is_in_body and self._linger_timer is None:
+            self._await_last_bytes()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than answers come; whoever writes them waits."""
@@ -169,14 +191,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: whose request is not all here yet is refused, and need not be waited for."""
+        self._linger_s = _LAST_LINGER_S
         cycle = self._current_cycle
-        if self._is_in_body and cycle is not None and not cycle.response_started:
+        if self._is_lingering:
+            self._await_last_bytes()
+        elif self._is_in_body and cycle is not None and not cycle.response_started:
             self._refuse(DrainingError("the server is shutting down"))
-            if self._linger_timer is not None:
-                self._linger_timer.cancel()
-            self._linger_timer = self.loop.call_later(_LAST_LINGER_S, self._socket.abort)
-            return
-        super().shutdown()
+        else:
+            super().shutdown()
 
     @property
     def _current_cycle(self) -> RequestResponseCycle | None:
@@ -196,10 +218,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._socket.close()
             return
         self._is_lingering = True
-        self._linger_timer = self.loop.call_later(_LINGER_S, self._socket.abort)
+        self._await_last_bytes()
         self.flow.resume_reading()
         if self._socket.can_write_eof():
             self._socket.write_eof()
+
+    def _await_last_bytes(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self._linger_timer = self.loop.call_later(self._linger_s, self._socket.abort)
 
     def _await_headers(self) -> None:
         timeout_s = self.settings.header_timeout
@@ -241,8 +268,26 @@ class GuardedProtocol(HttpToolsProtocol):
             self._watch_reader()
 
     def _refuse(self, error: ChairliftError) -> None:
-        """Answer without the application, and close."""
+        """Answer without the application, in turn, and close."""
         self._refusal = error
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        refused = self._current_cycle if self._is_in_body else None
+        if refused is not None and refused.response_complete:
+            self.transport.close()
+            return
+        if refused is not None and self.pipeline:
+            self.pipeline.popleft()
+        elif refused is not None and not refused.response_started:
+            _disconnect(refused)
+        answering = self._answering
+        if answering is None or answering.response_complete or answering.disconnected:
+            self._write_refusal(error)
+        elif answering.response_started:
+            self._socket.abort()
+
+    def _write_refusal(self, error: ChairliftError) -> None:
         if self.transport.is_closing():
             return
         response = refusal(self._asked_path, error)
@@ -251,6 +296,13 @@ class GuardedProtocol(HttpToolsProtocol):
         lines += [name + b": " + value for name, value in response.raw_headers if name != b"connection"]
         self.transport.write(b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)]))
         self.transport.close()
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Let the application see that there is nobody anymore who would read its answer."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+    cycle.message_event.set()
 
 
 def guarded_protocol(settings: ConnectionSettings) -> Callable[..., asyncio.Protocol]:

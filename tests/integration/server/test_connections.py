@@ -1,15 +1,18 @@
 """Connections that take too much or too long: over raw sockets, on a server with short times."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from statistics import median
+from typing import Any
 
 import httpx
 import pytest
 
 from benchmarks.reliability.watch import resident_mib
+from chairlift.observability.metrics import FINISH_REASONS
 from tests.integration.server.raw_http import RawConnection
 from tests.integration.server.server_process import ServerProcess, wait_until
 
@@ -37,6 +40,48 @@ def status(received: bytes) -> int:
 
 def error_of(received: bytes) -> str:
     return json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+
+
+def split_answers(received: bytes) -> list[tuple[int, bytes]]:
+    """Status and body of each answer that has a Content-Length; fails where other bytes are between them."""
+    answers: list[tuple[int, bytes]] = []
+    while received:
+        assert received.startswith(b"HTTP/1.1 "), received
+        head, _, rest = received.partition(b"\r\n\r\n")
+        match = re.search(rb"^content-length: (\d+)\r?$", head, re.IGNORECASE | re.MULTILINE)
+        assert match is not None, head
+        assert len(rest) >= int(match[1])
+        answers.append((status(head), rest[: int(match[1])]))
+        received = rest[int(match[1]) :]
+    return answers
+
+
+@contextmanager
+def lines_in_the_log(server: ServerProcess, count: int = 1) -> Iterator[None]:
+    """Whatever happens inside, the server says no more of it than so often that somebody sent no HTTP."""
+
+    def said() -> list[str]:
+        return [line for line in server.log[before:] if " INFO " not in line]
+
+    before = len(server.log)
+    yield
+    wait_until(server.is_idle, within_s=10)
+    with RawConnection(server) as last:  # whose line comes after all of theirs
+        last.send(b"!\r\n\r\n")
+        assert status(last.read_to_end()) == 400
+    wait_until(lambda: len(said()) > count, within_s=10)
+    assert len(said()) == count + 1, said()
+    assert all(line.endswith("Invalid HTTP request received.") for line in said()), said()
+
+
+def has_counted_all(server: ServerProcess) -> bool:
+    """Whether every request that was received has been counted among those that ended."""
+    ended = (f'chairlift_requests_finished_total{{reason="{reason}"}}' for reason in FINISH_REASONS)
+    return server.metric("chairlift_requests_received_total") == sum(map(server.metric, ended))
+
+
+def completion_body(**fields: Any) -> bytes:
+    return json.dumps({"prompt": "x", "ignore_eos": True, **fields}).encode()
 
 
 def test_a_connection_without_a_request_is_closed(strict: ServerProcess) -> None:
@@ -106,6 +151,109 @@ def test_what_is_no_http_is_refused_in_the_same_form(strict: ServerProcess) -> N
         received = connection.read_to_end()
     assert status(received) == 400
     assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request_error"
+
+
+BAD_CHUNK = b"zz\r\n"
+BAD_TRAILERS = b"0\r\nX-Long: " + b"x" * 5000 + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(("rest", "code"), [(BAD_CHUNK, 400), (BAD_TRAILERS, 431)])
+@pytest.mark.parametrize("path", ["/health", "/nowhere", COMPLETIONS, "/v1/messages", "/v1/messages/nowhere"])
+def test_the_body_that_is_no_http_has_one_answer(path: str, rest: bytes, code: int, strict: ServerProcess) -> None:
+    with lines_in_the_log(strict), RawConnection(strict) as connection:
+        connection.send(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + rest
+        )
+        ((told, body),) = split_answers(connection.read_to_end())
+    assert told == code
+    assert set(json.loads(body)) == ({"type", "error"} if path.startswith("/v1/messages") else {"error"})
+
+
+def test_a_body_that_is_no_http_after_its_answer_has_no_second_one(strict: ServerProcess) -> None:
+    with lines_in_the_log(strict), RawConnection(strict) as connection:
+        connection.send_head("/nowhere", "Transfer-Encoding: chunked")
+        received = b""
+        while b"}" not in received:
+            received += connection.read()
+        connection.send(BAD_CHUNK)
+        ((told, _),) = split_answers(received + connection.read_to_end())
+    assert told == 404
+
+
+GET_VERSION = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (b"garbage\r\n\r\n", 400),
+        (b"GET /version HTTP/1.1\r\nX-Long: " + b"x" * 5000 + b"\r\n\r\n", 431),
+        (b"POST /version HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + BAD_CHUNK, 400),
+    ],
+)
+def test_requests_before_one_that_is_refused_have_their_answers_first(
+    last: bytes, code: int, strict: ServerProcess
+) -> None:
+    with lines_in_the_log(strict), RawConnection(strict) as connection:
+        connection.send(GET_VERSION * 3 + last)
+        answers = split_answers(connection.read_to_end())
+    assert [told for told, _ in answers] == [200, 200, 200, code]
+    assert all(b"version" in body for _, body in answers[:3])
+    assert b"invalid_request_error" in answers[3][1]
+
+
+@pytest.mark.parametrize("last", [b"garbage\r\n\r\n", GET_VERSION + b"garbage\r\n\r\n"])
+def test_an_answer_that_takes_long_comes_before_the_refusal_too(last: bytes, strict: ServerProcess) -> None:
+    body = completion_body(max_tokens=300)
+    with lines_in_the_log(strict), RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+        connection.send(body + last)
+        (told, answer), *others, (refused, _) = split_answers(connection.read_to_end())
+    assert (told, refused) == (200, 400)
+    assert json.loads(answer)["usage"]["completion_tokens"] == 300
+    assert [other for other, _ in others] == [200] * last.count(b"GET")
+    assert has_counted_all(strict)
+
+
+def test_an_answer_after_which_the_connection_closes_is_the_last(strict: ServerProcess) -> None:
+    body = completion_body(max_tokens=3)
+    with lines_in_the_log(strict, 0), RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}", "Connection: close")
+        connection.send(body + b"garbage\r\n\r\n")
+        assert [told for told, _ in split_answers(connection.read_to_end())] == [200]
+
+
+@pytest.mark.parametrize("last", [b"garbage\r\n\r\n", GET_VERSION + b"garbage\r\n\r\n"])
+def test_a_stream_whose_client_sends_no_http_is_cut_off(last: bytes, strict: ServerProcess) -> None:
+    aborted = strict.metric('chairlift_requests_finished_total{reason="abort"}')
+    body = completion_body(max_tokens=8000, stream=True)
+    with lines_in_the_log(strict), RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+        connection.send(body)
+        received = connection.read()
+        while b"data: " not in received:
+            received += connection.read()
+        connection.send(last)
+        received += connection.read_to_end()
+    assert received.count(b"HTTP/1.1") == 1
+    assert b"invalid_request_error" not in received
+    assert b"[DONE]" not in received
+    assert strict.metric('chairlift_requests_finished_total{reason="abort"}') == aborted + 1
+    assert has_counted_all(strict)
+
+
+def test_a_client_that_asked_for_more_and_leaves_ends_what_runs(strict: ServerProcess) -> None:
+    aborted = strict.metric('chairlift_requests_finished_total{reason="abort"}')
+    body = completion_body(max_tokens=8000, stream=True)
+    with RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+        connection.send(body + GET_VERSION)
+        received = connection.read()
+        while b"data: " not in received:
+            received += connection.read()
+    wait_until(strict.is_idle, within_s=10)
+    assert strict.metric('chairlift_requests_finished_total{reason="abort"}') == aborted + 1
+    assert has_counted_all(strict)
 
 
 def test_a_body_that_does_not_come_is_given_up(strict: ServerProcess) -> None:

@@ -210,6 +210,27 @@ def test_half_a_request_does_not_hold_up_the_end() -> None:
         assert b"retry-after: 1" in received.lower()
 
 
+def test_half_a_request_is_nothing_to_log_when_a_second_signal_stops_the_server() -> None:
+    with (
+        ServerProcess("--fake-step-ms", "50") as server,
+        open_streams(server, 1, LONG),
+        RawConnection(server) as half,
+        RawConnection(server) as chunked,
+    ):
+        half.send_head(COMPLETIONS, "Content-Length: 1000")
+        half.send(b'{"prompt": "')
+        chunked.send_head("/v1/messages", "Transfer-Encoding: chunked")
+        chunked.send(b"5\r\n{")
+        assert httpx.get(server.url + "/version").status_code == 200
+        server.send_signal(signal.SIGTERM)
+        wait_until(lambda: any("no new requests" in line for line in server.log), within_s=5)
+        server.send_signal(signal.SIGTERM)
+        received = half.read_to_end(), chunked.read_to_end()
+        assert server.wait() == 1
+        assert all(text.count(b"HTTP/1.1 ") == text.count(b" 503 ") == 1 for text in received), received
+    assert not any("Traceback" in line or "ERROR" in line for line in server.log), server.log
+
+
 def test_a_port_in_use_is_said_before_a_model_is_loaded(server: ServerProcess) -> None:
     port = server.url.rsplit(":", 1)[1]
     command = [sys.executable, "-m", "chairlift", "serve", "--executor", "fake", "--port", port]
