@@ -18,7 +18,9 @@ Knows nothing of HTTP frameworks: the server reads :attr:`ChairliftError.http_st
     │   └── QueueTimeoutError       it waited for a slot as long as --queue-timeout allows (503 + Retry-After)
     ├── RequestCancelledError       somebody who may do so cancelled it (409)
     ├── DeadlineExceededError       the request's own deadline passed, or could not be met any more (504)
-    ├── EngineUnavailableError      the engine process is down (503)
+    ├── EngineUnavailableError      the engine cannot answer the request (503)
+    │   ├── EngineDownError         the engine process is down, and has not seen the request (503)
+    │   └── EngineDiedError         the engine process died while it had the request (503)
     ├── PoolExhaustedError          a page was asked for that the pool does not have (bug or policy fault)
     ├── LeaseError                  a page lease was misused (bug)
     └── InvariantError              the scheduler's state contradicts itself (bug)
@@ -131,6 +133,14 @@ class EngineUnavailableError(ChairliftError):
 
     http_status = 503
     error_type = "engine_unavailable"
+
+
+class EngineDownError(EngineUnavailableError):
+    """No engine process was there to take the request; none has worked on it."""
+
+
+class EngineDiedError(EngineUnavailableError):
+    """The engine process died while it had the request, which may be its cause or suffer from it like others."""
 
 
 class PoolExhaustedError(ChairliftError):

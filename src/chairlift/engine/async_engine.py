@@ -173,7 +173,7 @@ class AsyncEngine:
             InvalidRequestError: the request can never be served.
             OverloadedError: the queue is full, or the request would wait too long.
             DrainingError: the engine is shutting down.
-            EngineUnavailableError: the engine process is down, or died before it accepted.
+            EngineDownError, EngineDiedError: the engine process is down, or died before it accepted.
         """
         terms = terms or Terms()
         if terms.arrival_ns is None:
@@ -279,7 +279,7 @@ class AsyncEngine:
         self.recorder.engine_down()
         self._queue_watch = QueueWatch()
         for tracker in self._unfinished_trackers():
-            tracker.fail(EngineUnavailableError(error.message))
+            tracker.fail(type(error)(error.message))
         self._questions.engine_lost(error.message)
 
     # Inside.

@@ -27,7 +27,7 @@ from chairlift.engine.messages import (
 )
 from chairlift.engine.process import LENGTH_BYTES
 from chairlift.engine.sockets import limit_messages, socket_addresses
-from chairlift.errors import EngineUnavailableError, InvalidRequestError
+from chairlift.errors import EngineDownError, EngineUnavailableError, InvalidRequestError
 
 _STDERR_FD = 2
 
@@ -101,7 +101,7 @@ class EngineConnection:
 
         Raises:
             InvalidRequestError: the message is larger than messages may be.
-            EngineUnavailableError: nobody is connected.
+            EngineDownError: nobody is connected.
         """
         data = encode(message)
         if len(data) > MAX_MESSAGE_BYTES:
@@ -111,7 +111,7 @@ class EngineConnection:
         try:
             self._outbox.send(data, zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            raise EngineUnavailableError("the engine process is down") from error
+            raise EngineDownError("the engine process is down") from error
 
     async def receive(self) -> Outbound:
         """Return the next message. One that cannot be read is returned as a failure of the engine."""

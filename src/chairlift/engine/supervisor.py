@@ -18,7 +18,7 @@ from chairlift.engine.remote_errors import named_error
 from chairlift.engine.sockets import make_socket_dir, remove_socket_dir
 from chairlift.engine.turns import Turns
 from chairlift.engine.watchdog import Watchdog
-from chairlift.errors import ChairliftError, EngineUnavailableError
+from chairlift.errors import ChairliftError, EngineDiedError, EngineDownError, EngineUnavailableError
 
 _LAST_WORDS_S = 0.1
 _END_TIMEOUT_S = 5.0
@@ -120,10 +120,10 @@ class Supervisor:
         """Send a message to the engine.
 
         Raises:
-            EngineUnavailableError: none is ready.
+            EngineDownError: none is ready.
         """
         if self._connection is None or not self._is_ready:
-            raise EngineUnavailableError("the engine process is down; it is being started again")
+            raise EngineDownError("the engine process is down; it is being started again")
         self._connection.send(message)
 
     async def stop(self, *, in_hurry: bool = False) -> None:
@@ -187,7 +187,7 @@ class Supervisor:
             if failure is not None:
                 reason = failure.message
             _logger.error("%s; it will be started again", reason)
-            self._listener.engine_lost(EngineUnavailableError(reason))
+            self._listener.engine_lost(EngineDiedError(reason))
             connection = await self._relaunch(socket_dir, loop.time() - started_s)
 
     async def _relaunch(self, socket_dir: Path, lifetime_s: float) -> EngineConnection:

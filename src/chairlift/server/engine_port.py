@@ -89,7 +89,7 @@ class TokenStream(Protocol):
     """One accepted request."""
 
     def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
-        """Deltas of all choices as they come; raises ``EngineUnavailableError`` if the engine dies midway."""
+        """Deltas of all choices as they come; raises ``EngineDiedError`` if the engine dies midway."""
         ...
 
     @property
@@ -162,7 +162,8 @@ class Engine(Protocol):
         Raises:
             InvalidRequestError: it can never run.
             OverloadedError: too much is waiting already, or the engine is draining.
-            EngineUnavailableError: the engine is down.
+            EngineDownError: the engine is down.
+            EngineDiedError: it died before it had accepted.
         """
         ...
 

@@ -16,7 +16,7 @@ import pytest
 from chairlift.core.sampling_params import SamplingParams
 from chairlift.engine.connection import EngineConnection
 from chairlift.engine.supervisor import Backoff
-from chairlift.errors import EngineUnavailableError
+from chairlift.errors import EngineDiedError, EngineDownError
 from tests.integration.engine.conftest import StartEngine
 from tests.integration.engine.probes import ENDLESS, collect, entries, is_empty, metrics, run, until
 
@@ -35,7 +35,7 @@ async def test_killed_engine_ends_streams_at_once_and_comes_back(start_engine: S
     killed_s = time.monotonic()
     results = await asyncio.gather(*readers, return_exceptions=True)
     assert time.monotonic() - killed_s < 2.0
-    assert all(isinstance(result, EngineUnavailableError) for result in results)
+    assert all(isinstance(result, EngineDiedError) for result in results)
     assert not engine.is_healthy or engine.engine_process_id != process_id
     assert is_empty(engine)
 
@@ -54,7 +54,7 @@ async def test_while_the_engine_is_down_requests_are_refused(start_engine: Start
     assert process_id is not None
     os.kill(process_id, signal.SIGKILL)
     await until(lambda: not engine.is_healthy)
-    with pytest.raises(EngineUnavailableError):
+    with pytest.raises(EngineDownError):
         await engine.submit([1], ENDLESS)
     assert metrics(engine)["engine_up"] == 0
 
@@ -88,7 +88,7 @@ async def test_requests_that_wait_for_acceptance_hear_of_the_death(start_engine:
     await until(lambda: engine.num_unfinished == 3)
     os.kill(process_id, signal.SIGKILL)
     results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert all(isinstance(result, EngineUnavailableError) for result in results)
+    assert all(isinstance(result, EngineDiedError) for result in results)
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -105,7 +105,7 @@ async def test_an_engine_that_hangs_is_replaced_and_its_requests_end(
     os.kill(process_id, signal.SIGSTOP)
     results = await asyncio.gather(*map(collect, streams), return_exceptions=True)
     said = "stopped for" if is_shown else "--watchdog-timeout"
-    assert all(isinstance(result, EngineUnavailableError) and said in result.message for result in results)
+    assert all(isinstance(result, EngineDiedError) and said in result.message for result in results)
     await until(lambda: engine.is_healthy)
     assert engine.engine_process_id != process_id
     assert await run(engine, "again", SamplingParams(max_tokens=4, ignore_eos=True))

@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from chairlift.config.sections import BatchSettings
 from chairlift.errors import DrainingError
-from chairlift.server.batches.calls import call, caller_of_batch
+from chairlift.server.batches.calls import LineCaller, caller_of_batch
 from chairlift.server.batches.expiry import FileExpiry
 from chairlift.server.batches.lines import Line, LineLimits, find_lines, read_request
 from chairlift.server.batches.objects import ENDED, Batch, BatchError, BatchErrors, StoredBatch
@@ -64,6 +64,7 @@ class BatchRunner:
         self._rests = Rests()
         self._changing = asyncio.Lock()
         self._is_draining = False
+        self._lines = LineCaller(app)
         self._reading = asyncio.Lock()
 
     def notice(self) -> None:
@@ -266,7 +267,7 @@ class BatchRunner:
         for line in lines:
             self._store.caps.check_bytes(shelf)
             try:
-                status, body = await call(self._app, batch.endpoint, partial(self._load, content, line), caller)
+                status, body = await self._lines.call(batch.endpoint, partial(self._load, content, line), caller)
             except DrainingError:
                 self._is_draining = True  # others may still end in time
                 return
