@@ -62,6 +62,31 @@ def test_a_content_that_is_gone_is_not_found(headers: dict[str, str], tmp_path: 
     run(Site(tmp_path), work)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ("x", 400),
+        ("lines=0-1", 400),
+        ("bytes=", 400),
+        ("bytes=3-1", 400),
+        ("bytes=5000-", 416),
+        ("bytes=0-1,5000-", 416),
+    ],
+)
+def test_a_range_that_is_none_is_told_as_every_error_is(wanted: str, status: int, tmp_path: Path) -> None:
+    async def work(site: Site) -> None:
+        path = f"/v1/files/{await upload(site.a, line(1))}/content"
+        answer = await site.a.get(path, headers={"Range": wanted})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
+        assert "Range" in error["message"]
+        num_bytes = len(line(1))
+        assert answer.headers.get("Content-Range") == (f"bytes */{num_bytes}" if status == 416 else None)
+        assert (str(num_bytes) in error["message"]) == (status == 416)
+
+    run(Site(tmp_path), work)
+
+
 def test_a_content_that_is_deleted_while_it_is_opened_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+from http import HTTPStatus
 from pathlib import Path
 
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from chairlift.errors import UnknownRequestError
+from chairlift.errors import InvalidRequestError, UnknownRequestError
 from chairlift.server.batches.store import disk_error
+from chairlift.server.errors import error_response
 
 
 class Download(FileResponse):
@@ -28,6 +30,9 @@ class Download(FileResponse):
             if message["type"] == "http.response.start":
                 start = message
                 return
+            if start is not None and start["status"] >= HTTPStatus.BAD_REQUEST:
+                await self._range_refusal(start["status"])(scope, receive, send)
+                return
             if start is not None:
                 await send(start)
                 start = None
@@ -41,6 +46,21 @@ class Download(FileResponse):
             if start is None:
                 raise  # too late to say so
             raise disk_error("does not give the file", error) from error
+
+    def _range_refusal(self, status: int) -> Response:
+        """What is said where the framework's own answer, to a range it cannot send, would be plain text."""
+        num_bytes = self.headers["content-length"]
+        if status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return error_response(InvalidRequestError("the header Range is no range such as bytes=0-99"))
+        answer = error_response(RangeError(f"the header Range is not within the file, which has {num_bytes} bytes"))
+        answer.headers["Content-Range"] = f"bytes */{num_bytes}"
+        return answer
+
+
+class RangeError(InvalidRequestError):
+    """A part of a file was asked for that it does not have."""
+
+    http_status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
 async def download(path: Path) -> Download:
