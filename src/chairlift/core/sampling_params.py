@@ -205,7 +205,7 @@ def _check_stop(stop: tuple[str, ...]) -> None:
     longest = max(map(len, stop), default=0)
     if longest > MAX_STOP_CHARS:
         raise InvalidRequestError(
-            f"a stop string may have {MAX_STOP_CHARS} characters at most, got one of {longest}", param="stop"
+            f"stop may have strings of {MAX_STOP_CHARS} characters at most, got one of {longest}", param="stop"
         )
 
 

@@ -41,6 +41,7 @@ from chairlift.server.openai import (
     responses_api,
     tokenize,
 )
+from chairlift.server.openai.answering import IGNORED_HEADER
 from chairlift.server.openapi import install_openapi
 from chairlift.server.origins import OriginGuard, OriginRules
 from chairlift.server.refusals import (
@@ -150,7 +151,13 @@ def create_app(
             allow_origins=rules.origins,
             allow_methods=("GET", "POST", "PATCH", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "X-Chairlift-Request-Id", "Retry-After"),
+            expose_headers=(
+                "X-Request-Id",
+                "X-Chairlift-Request-Id",
+                IGNORED_HEADER,
+                "Retry-After",
+                "X-Should-Retry",
+            ),
         )
     if http_metrics is not None:
         app.add_middleware(HttpCounting, metrics=http_metrics)

@@ -16,14 +16,22 @@ from starlette.requests import Request
 from chairlift.errors import InvalidRequestError
 from chairlift.server.context import context_of
 from chairlift.server.errors import BodyTimeoutError, BodyTooLargeError, invalid_body
-from chairlift.server.json_size import CONTAINER_WEIGHT, weigh_values
+from chairlift.server.json_size import CONTAINER_WEIGHT, has_more_containers, is_nested_deeper, weigh_values
 from chairlift.server.workers import in_parser
 
 LONG_BODY_BYTES = 65_536
 """What is longer is parsed in a thread."""
 
+BODY_DEADLINE = "body_deadline_s"
+"""Where a request's state has the time of the event loop by which its body must be here, if that has begun already."""
+
 MAX_FIELDS = 256
 """Fields of a long body at most, however few of them are known."""
+
+MAX_NESTING = 201
+"""Arrays and objects of a body that may be within each other: as many as pydantic's parser takes, which short ones go
+to.
+"""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -82,9 +90,20 @@ def parse(raw: bytes, model: type[Model], max_values: int) -> Model:
             raise InvalidRequestError(
                 f"the request body has {num_fields} fields, and no API has more than {MAX_FIELDS}"
             )
+        if has_more_containers(raw, MAX_NESTING) and is_nested_deeper(cast("object", value), MAX_NESTING):
+            raise _too_deep()
         return model.model_validate(value)
     except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid" and "recursion limit" in first["msg"]:
+            raise _too_deep() from None
         raise invalid_body(error) from None
+
+
+def _too_deep() -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the request body has more than {MAX_NESTING} arrays and objects within each other, which is the limit"
+    )
 
 
 def _check_values(raw: bytes, max_values: int) -> None:
@@ -106,11 +125,14 @@ async def _received(request: Request) -> AsyncGenerator[bytes, None]:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes, f"{announced} bytes")
+    deadline_s: float | None = getattr(request.state, BODY_DEADLINE, None)
+    if deadline_s is None:
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
     received = bytearray()
     bodies = context.bodies
     try:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 async for block in request.stream():
                     bodies.take(len(block))
                     received += block

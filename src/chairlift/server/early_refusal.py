@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chairlift.engine.terms import Terms
 from chairlift.errors import InvalidRequestError, OverloadedError
-from chairlift.server.body import LONG_BODY_BYTES
+from chairlift.server.body import BODY_DEADLINE, LONG_BODY_BYTES
 from chairlift.server.context import ServerContext
 from chairlift.server.middleware import request_label
 from chairlift.server.openai.terms import SERVICE_TIERS, wanted_tier
@@ -70,7 +70,7 @@ class EarlyRefusal:
         elif _is_long(scope):
             error = self._look_at_headers(scope)
         else:
-            first = await self._first_message(receive)
+            first = await self._first_message(scope, receive)
             error = None if first is None else self._look_at_body(scope, first)
         if error is None:
             await self.app(scope, receive if first is None else _again(first, receive), send)
@@ -79,10 +79,12 @@ class EarlyRefusal:
         scope["route"] = _Route(path)
         await refusal(path, error)(scope, receive, send)
 
-    async def _first_message(self, receive: Receive) -> Message | None:
+    async def _first_message(self, scope: Scope, receive: Receive) -> Message | None:
         """The body, or its beginning; ``None`` if nothing came in time."""
+        deadline_s = asyncio.get_running_loop().time() + self._context.sections.connections.body_timeout
+        scope["state"][BODY_DEADLINE] = deadline_s  # whoever reads the rest has no more time than this
         try:
-            async with asyncio.timeout(self._context.sections.connections.body_timeout):
+            async with asyncio.timeout_at(deadline_s):
                 return await receive()
         except TimeoutError:
             return None

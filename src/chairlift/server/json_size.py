@@ -1,9 +1,12 @@
-"""How many values a JSON text holds, without making any of them. Knows nothing of what they mean.
+"""How many values a JSON text holds, without making any of them, and how deep. Knows nothing of what they mean.
 
 A parser keeps Python's lock from the first byte to the last, so that the event loop stands still meanwhile. Strings
 are fast, a few milliseconds per MiB; what takes long is to make millions of small values. They are counted beforehand,
 in slices that take less than a millisecond each, by the characters that come before or between them.
 """
+
+from collections.abc import Iterable
+from typing import cast
 
 CONTAINER_WEIGHT = 8
 """An array or object takes about as long to make, and to free again, as so many numbers."""
@@ -20,6 +23,33 @@ def weigh_values(text: bytes, limit: int) -> int:
     """
     weight = sum(_weight(text[start : start + _SLICE_BYTES]) for start in range(0, len(text), _SLICE_BYTES))
     return weight if weight <= limit else _weigh_outside_strings(text)
+
+
+def has_more_containers(text: bytes, limit: int) -> bool:
+    """Whether ``text`` may have more arrays and objects than that; if not, they cannot be nested deeper either."""
+    num_containers = 0
+    for start in range(0, len(text), _SLICE_BYTES):
+        part = text[start : start + _SLICE_BYTES]
+        num_containers += part.count(b"[") + part.count(b"{")
+        if num_containers > limit:
+            return True
+    return False
+
+
+def is_nested_deeper(value: object, limit: int) -> bool:
+    """Whether more arrays and objects than that are within each other in what a JSON text stands for."""
+    level = [value]
+    for _ in range(limit):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, list | dict)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _weight(part: bytes) -> int:

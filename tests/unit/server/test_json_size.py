@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chairlift.server.json_size import CONTAINER_WEIGHT, KEY_WEIGHT, weigh_values
+from chairlift.server.json_size import CONTAINER_WEIGHT, KEY_WEIGHT, has_more_containers, is_nested_deeper, weigh_values
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet=st.sampled_from('a,[]{}:"\\é')),
@@ -46,3 +46,14 @@ def test_slices_may_end_anywhere(shift: int) -> None:
 @given(st.binary(max_size=200))
 def test_what_is_no_json_is_weighed_too(text: bytes) -> None:
     assert weigh_values(text, -1) >= 0
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+@given(JSON_VALUES, st.integers(1, 6))
+def test_what_is_nested_deeper_than_the_limit_is_found(value: Any, limit: int) -> None:
+    assert is_nested_deeper(value, limit) == (depth(value) > limit)
+    assert has_more_containers(json.dumps(value).encode(), limit) or depth(value) <= limit

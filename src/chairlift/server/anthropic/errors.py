@@ -5,7 +5,7 @@ from http import HTTPStatus
 import msgspec
 from starlette.responses import Response
 
-from chairlift.errors import ChairliftError
+from chairlift.errors import ChairliftError, InvalidRequestError
 from chairlift.server.anthropic.objects import MessagesError, MessagesErrorDetail
 from chairlift.server.errors import describe, error_response
 
@@ -28,7 +28,10 @@ _BODY_HEADERS = frozenset({"content-length", "content-type"})
 def to_messages_error(error: Exception) -> MessagesError:
     """Anthropic's error body for an exception; anything unexpected shows no internals."""
     status = error.http_status if isinstance(error, ChairliftError) else HTTPStatus.INTERNAL_SERVER_ERROR
-    return messages_error(status, describe(error).error.message.replace(_FIELD_OF_CHAT, _FIELD))
+    message = describe(error).error.message.replace(_FIELD_OF_CHAT, _FIELD)
+    if isinstance(error, InvalidRequestError) and error.param is not None and error.param.partition("[")[0] == "stop":
+        message = message.replace("stop", "stop_sequences", 1) if message.startswith("stop") else message
+    return messages_error(status, message)
 
 
 def messages_error(status: int, message: str) -> MessagesError:
