@@ -15,6 +15,7 @@ from chairlift.engine.byte_tokenizer import ByteTokenizer
 from chairlift.engine.messages import Listed, RequestStatus
 from chairlift.engine.outputs import ChoiceDelta
 from chairlift.engine.terms import Terms
+from chairlift.errors import OverloadedError
 from chairlift.server.access import Access
 from chairlift.server.app import create_app
 
@@ -98,7 +99,7 @@ class StubEngine:
 
     may_turn_away = False
 
-    def turn_away(self, terms: Terms, num_choices: int) -> None:
+    def turn_away(self, terms: Terms, num_choices: int) -> OverloadedError | None:
         return None
 
     async def submit(

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from typing import Any
 
 import httpx
 import pytest
 from starlette.types import Message
 
 from chairlift.config.sections import ConnectionSettings, ServerSettings
+from chairlift.engine.terms import Terms
 from chairlift.errors import OverloadedError
 from chairlift.server.access import Access
 from chairlift.server.app import create_app
@@ -42,7 +42,7 @@ class BusyEngine(StubEngine):
 
     may_turn_away = True
 
-    def turn_away(self, terms: Any, num_choices: int) -> OverloadedError | None:
+    def turn_away(self, terms: Terms, num_choices: int) -> OverloadedError | None:
         return None
 
 

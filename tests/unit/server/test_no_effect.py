@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from chairlift.cli.field_tables import COMPUTING, UNDOCUMENTED, coverage_parts
 from chairlift.config.sections import ServerSettings
@@ -27,6 +28,12 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 TYPED: dict[str, object] = {"include": ["reasoning.encrypted_content"], "service_tier": "auto", "stream_options": {}}
 """Values of fields that are checked although they have no effect; others take anything."""
+
+
+def unknown_of(model: BaseModel) -> dict[str, Any]:
+    """The fields of a body's part that it does not know."""
+    assert model.model_extra is not None
+    return model.model_extra
 
 
 def ask(path: str, **fields: object) -> httpx.Response:
@@ -123,9 +130,10 @@ def test_of_a_long_conversation_the_ends_are_looked_at() -> None:
 
     body = ChatBody.model_validate({"messages": HELLO * 10_000, "tools": [{"type": "function", "function": FUNCTION}]})
     for place in (0, -1):
-        body.messages[place].model_extra["here"] = place
-    body.messages[5000].model_extra["not_here"] = 1
-    body.tools[0].model_extra["and_here"] = 1
+        unknown_of(body.messages[place])["here"] = place
+    unknown_of(body.messages[5000])["not_here"] = 1
+    assert body.tools is not None
+    unknown_of(body.tools[0])["and_here"] = 1
     body.messages = Long(body.messages)
     assert names_without_effect(body) == ["messages[].here", "tools[].and_here"]
 
