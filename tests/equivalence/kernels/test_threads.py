@@ -68,32 +68,6 @@ def test_sleeping_workers_are_woken(body: int) -> None:
     threads.close()
 
 
-def test_workers_that_shall_rest_sleep_until_the_next_job(body: int) -> None:
-    threads = WorkerThreads(2)
-    numbers, by_thread = np.zeros(200_000, np.int64), np.zeros(2, np.int64)
-    num_helped = 0
-    for _ in range(200):
-        by_thread[:] = 0
-        threads.run(body, numbers.ctypes.data, len(numbers), by_thread.ctypes.data)
-        num_helped += by_thread[1] > 0
-        threads.rest()
-        while threads.num_asleep == 0:
-            pass
-    assert num_helped > 0
-    threads.close()
-
-
-def test_a_job_right_after_a_rest_has_its_helper(body: int) -> None:
-    """The worker may still be on its way to sleep; it must not miss every such job."""
-    threads = WorkerThreads(2)
-    numbers, by_thread = np.zeros(200_000, np.int64), np.zeros(2, np.int64)
-    for _ in range(200):
-        threads.run(body, numbers.ctypes.data, len(numbers), by_thread.ctypes.data)
-        threads.rest()
-    assert by_thread[1] > 0
-    threads.close()
-
-
 def test_float_bits_round_trip() -> None:
     for number in (0.0, 1e-5, -3.25, float("inf")):
         bits = ctypes.c_int64(float_bits(number))

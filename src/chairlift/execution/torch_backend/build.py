@@ -86,7 +86,6 @@ def build_executor(
         StandingBatch(max_num_seqs, max_model_len, cache.page_size, device),
         draw=kernel_set.draw,
         runs_ahead=pipeline_depth > 1,
-        on_rest=kernel_set.rest,
         on_close=kernel_set.close,
     )
     dtype_name, kv_dtype_name = (str(kind).removeprefix("torch.") for kind in (numbers.dtype, kv_dtype))

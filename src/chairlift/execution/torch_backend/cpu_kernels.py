@@ -37,8 +37,6 @@ class CpuKernelSet:
     """Numbers that KV pages may hold."""
     prepared: "Callable[[Llama, int], Model]"
     """Makes a model that is built on the kernels, and the rows of a step at most, into what the executor runs."""
-    rest: Callable[[], None]
-    """Lets the kernels' threads sleep until the next step."""
     close: Callable[[], None]
     """Ends the kernels' threads."""
     is_batch_invariant: bool = False
@@ -56,16 +54,7 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
     native = _native_kernels(kernels, head_size) if dtype == torch.float32 else None
     if native is None:
         name, kv_dtypes = "kernels compiled by Numba", frozenset({dtype})
-        return CpuKernelSet(
-            kernels,
-            name,
-            kernels.num_torch_threads,
-            kernels.draw,
-            kv_dtypes,
-            _as_it_is,
-            kernels.threads.rest,
-            kernels.close,
-        )
+        return CpuKernelSet(kernels, name, kernels.num_torch_threads, kernels.draw, kv_dtypes, _as_it_is, kernels.close)
     from chairlift.execution.torch_backend.kernels_native.recorded_model import RecordedModel
 
     return CpuKernelSet(
@@ -75,7 +64,6 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
         kernels.draw,
         native.kv_dtypes,
         lambda model, max_rows: RecordedModel(model, native, max_rows),
-        kernels.threads.rest,
         kernels.close,
         is_batch_invariant=True,
     )
@@ -84,13 +72,7 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
 def plain_kernels(dtype: torch.dtype, num_threads: int) -> CpuKernelSet:
     """Return kernels in plain torch, the truth that others are tested against."""
     name, kv_dtypes = "plain torch kernels", frozenset({dtype})
-    return CpuKernelSet(
-        ReferenceKernels(), name, num_threads, draw_tokens, kv_dtypes, _as_it_is, _do_nothing, _do_nothing
-    )
-
-
-def _do_nothing() -> None:
-    """The threads are torch's."""
+    return CpuKernelSet(ReferenceKernels(), name, num_threads, draw_tokens, kv_dtypes, _as_it_is, lambda: None)
 
 
 def _as_it_is(model: "Llama", max_rows: int) -> "Model":

@@ -59,7 +59,6 @@ class TorchExecutor:
         edits: what changes logits before the draw, beside what sampling parameters ask for.
         runs_ahead: run steps in order on a thread of its own, so that the next plan can be made meanwhile; otherwise
             :meth:`submit` computes at once.
-        on_rest: called when a step has been computed and the next one is not known yet.
         on_close: ends what the model runs on.
     """
 
@@ -72,7 +71,6 @@ class TorchExecutor:
         draw: Draw = draw_tokens,
         edits: Sequence[LogitEdit] = (),
         runs_ahead: bool = False,
-        on_rest: Callable[[], None] = lambda: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
@@ -80,7 +78,6 @@ class TorchExecutor:
         self._batch = batch
         self._draw = draw
         self._edits = tuple(edits)
-        self._on_rest = on_rest
         self._on_close = on_close
         self._rows_at_once = max(1, _MAX_LOGITS_BYTES // (4 * model.config.vocab_size))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-executor") if runs_ahead else None
@@ -119,7 +116,6 @@ class TorchExecutor:
         hidden = hidden[: len(hidden) - num_pooled]
         sampled = self._sample(hidden[: len(rows.positions)], rows)
         prompt_logprobs = self._score(hidden[len(rows.positions) :], scored) if scored else {}
-        self._on_rest()
         self._batch.advance(plan, rows, sampled.token_ids)
         if sampled.failed_rows:
             logger.warning(

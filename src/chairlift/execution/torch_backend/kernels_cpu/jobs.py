@@ -7,8 +7,7 @@ Knows nothing of what a job computes, nor of how threads sleep. The word::
 
 Who has a job writes its body and arguments, opens the word with the next number, works too, closes the word when no
 item is left, and then waits for the workers inside. A worker enters by adding itself to an *open* word in one atomic
-exchange, so it can neither enter a job that has ended nor be waited for without having entered. Between jobs workers
-wait busily, until none came for a while or somebody says that none will come soon.
+exchange, so it can neither enter a job that has ended nor be waited for without having entered.
 """
 
 import os
@@ -29,13 +28,10 @@ STATE_FIELDS = 32
 """int64 fields of the shared state; the word and the job lie on cache lines of their own."""
 _BODY = 16
 _ARGUMENTS = 17
-RESTS = 24
-"""Index of what is not 0 while no job is to be expected; on a cache line of its own."""
 _OPEN = 1
 _INSIDE = 2
 _INSIDE_MASK = 0xFFFE
 _NUMBER_SHIFT = 16
-_INT64_BYTES = 8
 _SPINS_BEFORE_SLEEP = 20_000
 """About a millisecond: longer than the Python code between two jobs of a step."""
 _SPINS_BEFORE_YIELD = 2_000
@@ -74,12 +70,9 @@ def serve_jobs_body(arguments):
                 call_body(fields[_BODY], fields[_ARGUMENTS])
                 atomic_add(state, -_INSIDE)
                 spins = 0
-        elif atomic_load(state + RESTS * _INT64_BYTES):
-            break
         else:
             pause()
             spins += 1
-    atomic_store(state + RESTS * _INT64_BYTES, 1)
 
 
 @njit(error_model="numpy")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from chairlift.execution.torch_backend.kernels_cpu.compilation import compile_body
-from chairlift.execution.torch_backend.kernels_cpu.jobs import RESTS, STATE_FIELDS, run_job_body, serve_jobs_body
+from chairlift.execution.torch_backend.kernels_cpu.jobs import STATE_FIELDS, run_job_body, serve_jobs_body
 
 NUM_COUNTERS = 2
 """Arguments that every body has before its own: next work item, next thread number."""
@@ -35,10 +35,6 @@ class Threads(Protocol):
 
         Must not be called by two threads at once.
         """
-        ...
-
-    def rest(self) -> None:
-        """Nothing is to run for a while: leave the cores to others until the next call of :meth:`run`."""
         ...
 
     def close(self) -> None:
@@ -76,15 +72,10 @@ class WorkerThreads:
         if not parallel or not self._workers:
             _BODY(body_address)(ctypes.addressof(packed))
             return
-        self._state[RESTS] = 0  # before looking who sleeps: who does not yet will see it
         if self._num_asleep:
             self._wake_all()
         job = (ctypes.c_int64 * 3)(self._state.ctypes.data, body_address, ctypes.addressof(packed))
         self._run_job(ctypes.addressof(job))
-
-    def rest(self) -> None:
-        """Let workers sleep at once that wait busily."""
-        self._state[RESTS] = 1
 
     def close(self) -> None:
         """End the threads."""
@@ -104,10 +95,8 @@ class WorkerThreads:
         last_job = np.zeros(1, np.int64)
         own = (ctypes.c_int64 * 2)(self._state.ctypes.data, last_job.ctypes.data)
         while not self._is_closed:
-            self._serve_jobs(ctypes.addressof(own))  # returns if no job is to be expected
+            self._serve_jobs(ctypes.addressof(own))  # returns after a while without a job
             with self._lock:
-                if not self._state[RESTS]:
-                    continue  # one has come while this thread waited for Python's lock
                 self._num_asleep += 1
             self._wake.acquire()
 
@@ -129,9 +118,6 @@ class OpenMPThreads:
             self._start(body_address, packed, self.num_threads, 0)
         else:
             _BODY(body_address)(ctypes.addressof(packed))
-
-    def rest(self) -> None:
-        """Nothing to say: OpenMP's threads sleep when they see fit."""
 
     def close(self) -> None:
         """Nothing to end: the threads are torch's."""
