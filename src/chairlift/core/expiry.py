@@ -49,8 +49,7 @@ class Expiry:
 
     def add(self, request: Request) -> None:
         """Watch a request that has just arrived."""
-        if self._queue_timeout_s is not None:
-            self._new.add(request.request_id)
+        self._new.add(request.request_id)  # a timeout may be set before the next plan
         self._watch(request)
 
     def looked_at(self) -> None:

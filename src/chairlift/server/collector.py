@@ -60,3 +60,4 @@ class FullCollections:
         num_more = self._count_blocks() - self._num_permanent
         if num_more <= FEW_BLOCKS + MORE_BLOCKS_PER_S * overdue_s or overdue_s >= MOST_OVERDUE_S:
             gc.collect()
+            self._due_s = None

@@ -123,6 +123,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._count_header_bytes(len(data))
         if self._refusal is not None:
             self._refuse(self._refusal)
+        else:
+            self._watch_idle()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the same form as every other refusal."""
@@ -227,6 +229,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._linger_timer = self.loop.call_later(self._linger_s, self._socket.abort)
+
+    def _watch_idle(self) -> None:
+        """Bytes end the wait for a request although they need not begin one, such as an empty line."""
+        cycle = self._current_cycle
+        has_answered = cycle is not None and cycle.response_complete and not self._is_in_body
+        is_watched = self._header_timer is not None or self.timeout_keep_alive_task is not None
+        if has_answered and not is_watched and not self.transport.is_closing():
+            self._await_headers()
 
     def _await_headers(self) -> None:
         timeout_s = self.settings.header_timeout

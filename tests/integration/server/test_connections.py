@@ -108,6 +108,29 @@ def test_headers_that_come_late_on_a_connection_that_was_used_are_given_up_too(s
         assert status(connection.read_to_end()) == 408
 
 
+def test_an_empty_line_after_an_answer_keeps_no_connection_open(strict: ServerProcess) -> None:
+    """The parser skips it, and it ends the wait of an idle connection."""
+    with RawConnection(strict) as connection:
+        connection.send_head("/version", method="GET")
+        while b"version" not in connection.read():
+            pass
+        connection.send(b"\r\n")
+        assert status(connection.read_to_end()) == 408
+
+
+def test_headers_that_begin_during_an_answer_have_their_time_too(strict: ServerProcess) -> None:
+    """It is over while the answer before it is still to come, and bytes come after that."""
+    body = json.dumps({"prompt": "x", "max_tokens": 2000, "ignore_eos": True}).encode()
+    with RawConnection(strict) as connection:
+        connection.send_head(COMPLETIONS, f"Content-Length: {len(body)}")
+        connection.send(body + b"GET /hea")
+        received = b""
+        while b"usage" not in received:
+            received += connection.read()
+        connection.send(b"l")
+        assert b" 408 " in connection.read_to_end()
+
+
 @pytest.mark.parametrize(
     "headers",
     [

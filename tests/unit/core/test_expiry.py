@@ -49,6 +49,16 @@ def test_nobody_times_out_before_a_plan_has_looked_at_it():
     assert ids(expiry.take_due(401)) == [(0, FinishReason.TIMEOUT)]
 
 
+def test_a_timeout_that_is_set_before_the_plan_waits_for_it_too():
+    expiry = Expiry(None, lambda request: 0)
+    newcomer = waiting(0)
+    expiry.add(newcomer)
+    expiry.reconfigure(0.0, [newcomer])
+    assert expiry.take_due(100) == []
+    expiry.looked_at()
+    assert ids(expiry.take_due(100)) == [(0, FinishReason.TIMEOUT)]
+
+
 def test_who_can_start_at_once_does_so_after_a_step_longer_than_the_timeout():
     rig = Rig(max_num_seqs=2, max_num_batched_tokens=16, queue_timeout_s=0.0)
     first = rig.add(4, max_tokens=4)

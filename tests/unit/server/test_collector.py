@@ -73,6 +73,18 @@ def test_it_is_put_off_for_so_long_at_most(full: list[int]) -> None:
     assert len(full) == 1
 
 
+def test_one_that_was_made_is_due_anew(full: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long one has been due before, the next one waits for its own calm moment."""
+    blocks = Blocks()
+    collections = FullCollections(blocks)
+    full.clear()
+    monkeypatch.setattr(collector.gc, "get_count", lambda: (0, 0, 10))
+    blocks.number += 1_000_000_000
+    for now_s in range(100, 100 + 3 * int(MOST_OVERDUE_S)):
+        collections.look(float(now_s))
+    assert len(full) == 2
+
+
 def test_none_is_made_without_reason(full: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     collections = FullCollections(Blocks())
     full.clear()
