@@ -92,15 +92,15 @@ class Conversation:
         try:
             for piece in answer:
                 pieces.append(piece)
-                click.echo(printable(piece), nl=False)
+                click.echo(without_controls(piece), nl=False)
                 sys.stdout.flush()
         finally:
             answer.close()
         click.echo()
 
 
-def printable(text: str) -> str:
-    """Text without control characters, so that an answer cannot send commands to the terminal."""
+def without_controls(text: str) -> str:
+    """Text without control characters, so that an answer cannot send commands to the terminal; its marks stay."""
     return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
 
 

@@ -99,22 +99,21 @@ def test_headers_that_come_one_by_one_are_given_up(strict: ServerProcess) -> Non
     assert "--header-timeout" in error_of(received)
 
 
-def test_headers_that_come_late_on_a_connection_that_was_used_are_given_up_too(strict: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /version HTTP/1.1\r\n",
+        b"\r\n",  # the parser skips it, and it ends the wait of an idle connection
+    ],
+)
+def test_headers_that_come_late_on_a_connection_that_was_used_are_given_up_too(
+    sent: bytes, strict: ServerProcess
+) -> None:
     with RawConnection(strict) as connection:
         connection.send_head("/version", method="GET")
         while b"version" not in connection.read():
             pass
-        connection.send(b"GET /version HTTP/1.1\r\n")
-        assert status(connection.read_to_end()) == 408
-
-
-def test_an_empty_line_after_an_answer_keeps_no_connection_open(strict: ServerProcess) -> None:
-    """The parser skips it, and it ends the wait of an idle connection."""
-    with RawConnection(strict) as connection:
-        connection.send_head("/version", method="GET")
-        while b"version" not in connection.read():
-            pass
-        connection.send(b"\r\n")
+        connection.send(sent)
         assert status(connection.read_to_end()) == 408
 
 

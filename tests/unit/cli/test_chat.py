@@ -2,7 +2,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from chairlift.cli.chat import Conversation, printable
+from chairlift.cli.chat import Conversation, without_controls
 from chairlift.errors import EngineUnavailableError
 
 
@@ -64,4 +64,4 @@ def test_a_question_that_failed_is_forgotten(capsys: pytest.CaptureFixture[str])
 
 
 def test_an_answer_cannot_command_the_terminal() -> None:
-    assert printable("a\x1b[2Jb\x07\r\n\tç\x9b👩‍🚀") == "a[2Jb\n\tç👩‍🚀"
+    assert without_controls("a\x1b[2Jb\x07\r\n\tç\x9b👩‍🚀") == "a[2Jb\n\tç👩‍🚀"
