@@ -12,7 +12,11 @@ from tests.equivalence.kernels.eager_kernels import EagerKernels
 
 
 # Every instruction set that this processor has, and the portable code in both widths.
-@pytest.fixture(scope="module", params=[("avx512", 2), ("avx2", 1), ("avx2", 3), ("wide", 2), ("generic", 1)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[("amx", 2), ("tiles", 1), ("avx512", 2), ("avx2", 1), ("avx2", 3), ("wide", 2), ("generic", 1)],
+    ids=str,
+)
 def lazy_kernels(request: pytest.FixtureRequest) -> Iterator[NativeKernels]:
     name, num_threads = request.param
     try:

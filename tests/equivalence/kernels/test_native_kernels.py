@@ -5,6 +5,7 @@ Attention has a file of its own.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,13 @@ from chairlift.execution.torch_backend.kernels_native.kernels import NativeKerne
 from chairlift.execution.torch_backend.kernels_native.library import LibraryError, open_library
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight, quantize_int8, quantize_q4
 from tests.equivalence.kernels.eager_kernels import CLOSE, REFERENCE, EagerKernels
+
+QUANTIZERS: dict[str, Callable[[torch.Tensor], torch.Tensor | BlockWeight]] = {
+    "float": torch.Tensor.float,
+    "half": torch.Tensor.bfloat16,
+    "int8": quantize_int8,
+    "q4": quantize_q4,
+}
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 7, 12, 13, 100])
@@ -54,10 +62,49 @@ def test_linear_in_blocks(
     x[:, :16] = 0
     x[:, 32:64] = 0
     actual = kernels.linear(x, kernels.pack_linear(weight, bias))
+    size = x.abs().amax(dim=1, keepdim=True) if num_rows else 1.0
+    if kernels.has_tiles():
+        # Rows and weights in bfloat16, sums in float32.
+        expected = x.bfloat16().float() @ weight.dequantized().bfloat16().float().T
+        expected = expected if bias is None else expected + bias
+        torch.testing.assert_close(actual / size, expected / size, rtol=1e-4, atol=1e-4)
+        return
     expected = REFERENCE.linear(rounded_rows(x, largest), REFERENCE.pack_linear(weight, bias))
     # The last bit of a rounded number depends on how a quotient was computed.
-    size = x.abs().amax(dim=1, keepdim=True) if num_rows else 1.0
     torch.testing.assert_close(actual / size, expected / size, rtol=1e-3, atol=2e-3 if largest == 127 else 1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 16, 17, 50, 600])
+@pytest.mark.parametrize(("outputs", "inputs", "has_bias"), [(320, 576, False), (50, 32, True), (96, 2080, True)])
+def test_linear_with_weights_in_bfloat16(
+    kernels: EagerKernels, num_rows: int, outputs: int, inputs: int, has_bias: bool
+) -> None:
+    weight = (torch.randn(outputs, inputs) / inputs**0.5).bfloat16()
+    bias = torch.randn(outputs) if has_bias else None
+    x = torch.randn(num_rows, inputs)
+    actual = kernels.linear(x, kernels.pack_linear(weight, bias))
+    rounded = x.bfloat16().float() if kernels.has_tiles() else x
+    expected = torch.nn.functional.linear(rounded, weight.float(), bias)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "next_kind"), [(kind, kind) for kind in QUANTIZERS] + [("q4", "float")])
+@pytest.mark.parametrize("num_rows", [0, 1, 16, 33, 600])
+@pytest.mark.parametrize(("width", "inputs", "has_bias"), [(96, 576, False), (40, 64, True), (16, 800, True)])
+def test_a_gated_mlp_is_two_products(
+    kernels: EagerKernels, kind: str, next_kind: str, num_rows: int, width: int, inputs: int, has_bias: bool
+) -> None:
+    def packed(outputs: int, depth: int, name: str) -> Any:
+        weight = torch.randn(outputs, depth) / depth**0.5
+        fits = depth % 32 == 0 or name not in ("int8", "q4")
+        return kernels.pack_linear(
+            QUANTIZERS[name](weight) if fits else weight, torch.randn(outputs) if has_bias else None
+        )
+
+    gate_up, down = packed(2 * width, inputs, kind), packed(80, width, next_kind)
+    x = torch.randn(num_rows, inputs)
+    expected = kernels.linear(kernels.silu_mul(kernels.linear(x, gate_up)), down)
+    torch.testing.assert_close(kernels.gated_mlp(x, gate_up, down), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_extreme_weights_in_four_bits_do_not_overflow(kernels: EagerKernels) -> None:

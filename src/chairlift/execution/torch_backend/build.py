@@ -72,7 +72,12 @@ def build_executor(
             )
         kv_dtype = choose_kv_dtype(cache.kv_cache_dtype, numbers, kernel_set.kv_dtypes)
         loaded = read_model(
-            checkpoint, numbers.dtype, kernel_set.kernels, model.max_model_len, quantization=numbers.quantization
+            checkpoint,
+            kernel_set.activation_dtype or numbers.dtype,
+            kernel_set.kernels,
+            model.max_model_len,
+            quantization=numbers.quantization,
+            product_dtype=numbers.dtype,
         )
     torch.set_num_threads(kernel_set.num_torch_threads)
     max_model_len = _choose_max_model_len(model.max_model_len, config)

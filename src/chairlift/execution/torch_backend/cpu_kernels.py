@@ -1,4 +1,4 @@
-"""Chooses the kernels for a CPU: C++ for float32 activations, Numba and oneDNN for bfloat16, plain torch at worst.
+"""Chooses the kernels for a CPU: C++ where they can, Numba and oneDNN for bfloat16 without tiles, plain torch at worst.
 
 Knows nothing of how any of them works.
 """
@@ -16,8 +16,7 @@ from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 if TYPE_CHECKING:
     from chairlift.execution.torch_backend.executor import Model
-    from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
-    from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
+    from chairlift.execution.torch_backend.kernels_native.library import Library
     from chairlift.execution.torch_backend.models import Llama
 
 logger = logging.getLogger(__name__)
@@ -41,6 +40,8 @@ class CpuKernelSet:
     """Ends the kernels' threads."""
     is_batch_invariant: bool = False
     """Whether a row's results are the same, bit for bit, whatever rows are computed with it."""
+    activation_dtype: torch.dtype | None = None
+    """If it is another than the weights'."""
 
 
 def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> CpuKernelSet:
@@ -50,22 +51,27 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
     except ImportError as error:
         logger.warning("Numba is missing (%s): running on plain torch kernels, which are many times slower", error)
         return plain_kernels(dtype, num_threads)
-    kernels = CpuKernels(dtype, num_threads)
-    native = _native_kernels(kernels, head_size) if dtype == torch.float32 else None
-    if native is None:
+    library = _native_library(head_size)
+    if library is None or (dtype != torch.float32 and not library.has_tiles):
+        kernels = CpuKernels(dtype, num_threads)
         name, kv_dtypes = "kernels compiled by Numba", frozenset({dtype})
         return CpuKernelSet(kernels, name, kernels.num_torch_threads, kernels.draw, kv_dtypes, _as_it_is, kernels.close)
+    from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
     from chairlift.execution.torch_backend.kernels_native.recorded_model import RecordedModel
 
+    # Tiles multiply bfloat16 weights; everything else is float32 in either case.
+    compiled = CpuKernels(torch.float32, num_threads)
+    native = NativeKernels(library, compiled.threads)
     return CpuKernelSet(
         native,
         native.description,
-        kernels.num_torch_threads,
-        kernels.draw,
+        compiled.num_torch_threads,
+        compiled.draw,
         native.kv_dtypes,
         lambda model, max_rows: RecordedModel(model, native, max_rows),
-        kernels.close,
+        compiled.close,
         is_batch_invariant=True,
+        activation_dtype=torch.float32,
     )
 
 
@@ -79,7 +85,7 @@ def _as_it_is(model: "Llama", max_rows: int) -> "Model":
     return model
 
 
-def _native_kernels(compiled: "CpuKernels", head_size: int) -> "NativeKernels | None":
+def _native_library(head_size: int) -> "Library | None":
     from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
     from chairlift.execution.torch_backend.kernels_native.library import LibraryError, open_library
 
@@ -87,7 +93,7 @@ def _native_kernels(compiled: "CpuKernels", head_size: int) -> "NativeKernels | 
         logger.warning("heads of %d numbers do not fit the C++ kernels: using Numba's, which are slower", head_size)
         return None
     try:
-        return NativeKernels(open_library(), compiled.threads)
+        return open_library()
     except LibraryError as error:
         logger.warning("%s: using Numba's kernels, several times slower with weights of 4 or 8 bits", error)
         return None

@@ -80,3 +80,7 @@ class Kernels(Protocol):
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         ...
+
+    def gated_mlp(self, x: torch.Tensor, gate_up: Any, down: Any) -> torch.Tensor:
+        """``linear(silu_mul(linear(x, gate_up)), down)``."""
+        ...

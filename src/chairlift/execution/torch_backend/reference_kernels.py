@@ -91,6 +91,10 @@ class ReferenceKernels:
             out[rows] = _attend(q[rows], kv, chunk.pages, chunk.context_length, scale, window)
         return out.flatten(1)  # [T, H * d]
 
+    def gated_mlp(self, x: torch.Tensor, gate_up: PlainLinear, down: PlainLinear) -> torch.Tensor:
+        """``[T, E] -> [T, E]``: ``down(silu(first half) * second half)`` of the product with ``gate_up``."""
+        return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
+
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         gate, up = _widened(gate_up).chunk(2, dim=-1)

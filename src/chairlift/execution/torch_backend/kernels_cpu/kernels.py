@@ -208,6 +208,10 @@ class CpuKernels:
         )
         return out
 
+    def gated_mlp(self, x: torch.Tensor, gate_up: PackedLinear, down: PackedLinear) -> torch.Tensor:
+        """``[T, E] -> [T, E]``: ``down(silu(first half) * second half)`` of the product with ``gate_up``."""
+        return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
+
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """``[T, 2 * I] -> [T, I]``: ``silu(first half) * second half``."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2

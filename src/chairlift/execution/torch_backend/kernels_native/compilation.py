@@ -25,11 +25,13 @@ _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-fno-tree-reassoc", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi")
 _WIDE = "-DCHAIRLIFT_WIDE"
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni")
-_INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"generic": (), "wide": (_WIDE,)}
+# The last flag: headers of older compilers warn of themselves.
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-Wno-maybe-uninitialized")
+_AMX = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+_TILES = (_WIDE, "-DCHAIRLIFT_TILES")
+_INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"generic": (), "wide": (_WIDE,), "tiles": _TILES}
 if platform.machine().lower() in ("x86_64", "amd64"):
-    # The last flag: headers of older compilers warn of themselves.
-    _INSTRUCTION_SETS |= {"avx2": _AVX2, "avx512": (_WIDE, *_AVX2, *_AVX512, "-Wno-maybe-uninitialized")}
+    _INSTRUCTION_SETS |= {"avx2": _AVX2, "avx512": (_WIDE, *_AVX512), "amx": (*_TILES, *_AMX)}
 
 
 class CompilationError(Exception):

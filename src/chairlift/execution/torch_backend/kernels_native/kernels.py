@@ -32,8 +32,13 @@ from chairlift.execution.torch_backend.kernels_native.rounding import (
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
 
-_ROUNDED = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
+_WHOLE = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
+"""What rows are rounded to without tiles; with them it is bfloat16."""
+_ROUNDED_KINDS = {torch.int8: 8, torch.int16: 16, torch.bfloat16: 2}
+"""``NumberKind`` of ``csrc/rows.h``."""
 _KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+INT8_FOR_TILES = 3
+_TILE_TOKENS, _TILE_NUMBERS, _MAX_TILE_HEAD_SIZE = 16, 64, 512
 _HEAD_SIZE_UNIT = 16
 _MAX_HEAD_SIZE = 1024
 _MATRIX = 2  # axes
@@ -57,12 +62,17 @@ class NativeKernels:
     def __init__(self, library: Library, threads: Threads) -> None:
         self.description = f"C++ kernels for {library.instruction_set}"
         self._num_lanes = library.num_lanes
-        self._cut = Cut(threads.num_threads)
+        self._has_tiles = library.has_tiles
+        self._cut = Cut.of(threads.num_threads, has_tiles=library.has_tiles)
         self._due = OperationList(library, threads.run)
         self._buffers = Buffers()
         self._runs: dict[int | None, AttentionRuns] = {}
         self._recording: Recording | None = None
         self._rounding = Rounding(self._due)
+
+    def has_tiles(self) -> bool:
+        """Whether products are of rows in bfloat16."""
+        return self._has_tiles
 
     kv_dtypes = frozenset(_KV_TYPES)
     """Numbers that KV pages may hold."""
@@ -72,9 +82,18 @@ class NativeKernels:
         """Whether attention works with a head size, whatever the instruction set."""
         return head_size % _HEAD_SIZE_UNIT == 0 and head_size <= _MAX_HEAD_SIZE
 
+    def kv_type(self, dtype: torch.dtype, head_size: int, page_size: int) -> int:
+        """``KVType`` of ``csrc/rows.h``: how numbers lie in pages."""
+        fits_tiles = (
+            page_size % _TILE_TOKENS == 0 and head_size % _TILE_NUMBERS == 0 and head_size <= _MAX_TILE_HEAD_SIZE
+        )
+        if dtype == torch.int8 and self._has_tiles and fits_tiles:
+            return INT8_FOR_TILES
+        return _KV_TYPES[dtype]
+
     def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PackedLinear:
         """Lay weights out the way they are read."""
-        return pack_linear(weight, bias, self._num_lanes)
+        return pack_linear(weight, bias, self._num_lanes, has_tiles=self._has_tiles)
 
     def pack_embedding(
         self, weight: torch.Tensor | BlockWeight, head: PackedLinear | None = None
@@ -113,42 +132,57 @@ class NativeKernels:
 
     def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""
-        num_rows, depth = x.shape
-        num_panels = packed.num_panels
-        y = self._buffers.empty(num_rows, num_panels * packed.panel_width)  # [T, N padded]
-        if num_rows:
-            if packed.operation == "linear_float":
-                inputs, scales, sums = x, 0, 0
-            else:
-                inputs, scale_rows, sum_rows = self._round(x, _ROUNDED[packed.operation])
-                scales, sums = scale_rows.data_ptr(), sum_rows.data_ptr()
-            block_rows, block_panels = self._cut.block_sizes(num_rows, depth * inputs.element_size(), num_panels)
-            num_items = -(-num_rows // block_rows) * -(-num_panels // block_panels)
-            if self._recording is not None:
-                shape = LinearShape(depth * inputs.element_size(), num_panels)
-                self._recording.linear_operations[num_rows, shape].append(self._due.count)
-            self._due.add(
-                packed.operation,
-                num_items,
-                inputs.data_ptr(),
-                inputs.stride(0),
-                scales,
-                sums,
-                packed.panels.ctypes.data,
-                0 if packed.bias is None else packed.bias.data_ptr(),
-                y.data_ptr(),
-                num_rows,
-                depth,
-                num_panels,
-                block_rows,
-                block_panels,
-            )
+        y = self._buffers.empty(len(x), packed.num_panels * packed.panel_width)  # [T, N padded]
+        self._multiply(packed.operation, x, packed, packed.num_panels, y)
         if y.shape[1] == packed.num_outputs:
             return y
         if self._recording is not None:
             raise _CannotRecord
         self.finish()
-        return y[:, : packed.num_outputs].contiguous()
+        outputs = y[:, : packed.num_outputs].contiguous()
+        self._due.keep(outputs)  # memory that is not of these kernels must live until it has been read
+        return outputs
+
+    def gated_mlp(self, x: torch.Tensor, gate_up: PackedLinear, down: PackedLinear) -> torch.Tensor:
+        """``[T, E] -> [T, E]``: ``down(silu(first half) * second half)`` of the product with ``gate_up``."""
+        width = gate_up.num_outputs // 2
+        in_tiles = self._has_tiles and "linear_float" not in (gate_up.operation, down.operation)
+        if not in_tiles or width % gate_up.panel_width:
+            return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
+        gated = self._buffers.empty(len(x), width, dtype=torch.bfloat16)
+        num_panels = width // gate_up.panel_width
+        self._multiply(gate_up.operation.replace("linear", "gated"), x, gate_up, num_panels, gated)
+        return self.linear(gated, down)
+
+    def _multiply(
+        self, operation: str, x: torch.Tensor, packed: PackedLinear, num_panels: int, y: torch.Tensor
+    ) -> None:
+        num_rows, depth = x.shape
+        if not num_rows:
+            return
+        inputs, scales, sums = x, 0, 0
+        if packed.operation != "linear_float" and x.dtype == torch.float32:
+            inputs, scales, sums = self._round(x, torch.bfloat16 if self._has_tiles else _WHOLE[packed.operation])
+        shape = LinearShape(depth * inputs.element_size(), num_panels)
+        block_rows, block_panels = self._cut.block_sizes(num_rows, *shape)
+        if self._recording is not None:
+            self._recording.linear_operations[num_rows, shape].append(self._due.count)
+        self._due.add(
+            operation,
+            -(-num_rows // block_rows) * -(-num_panels // block_panels),
+            inputs.data_ptr(),
+            inputs.stride(0),
+            scales,
+            sums,
+            packed.panels.ctypes.data,
+            0 if packed.bias is None else packed.bias.data_ptr(),
+            y.data_ptr(),
+            num_rows,
+            depth,
+            num_panels,
+            block_rows,
+            block_panels,
+        )
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last axis."""
@@ -189,7 +223,7 @@ class NativeKernels:
             head_size,
             kv.shape[3],
             kv.stride(0) * kv.element_size(),
-            _KV_TYPES[kv.dtype],
+            self.kv_type(kv.dtype, head_size, kv.shape[3]),
         )
 
     def attention(
@@ -222,7 +256,7 @@ class NativeKernels:
             head_size,
             page_size,
             kv.stride(0) * kv.element_size(),
-            _KV_TYPES[kv.dtype],
+            self.kv_type(kv.dtype, head_size, page_size),
             window or 0,
             float_bits(scale),
             *NOT_ROUNDED,
@@ -330,16 +364,19 @@ class NativeKernels:
             self._rounding.may_round(out, 9)
         return out
 
-    def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Write down the rounding to whole numbers; return them, and scales and sums per 32 of them ``[K / 32, T]``."""
+    def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int, int]:
+        """Write down the rounding; return the numbers, and where scales and sums per 32 whole numbers lie ``[K / 32, T]``."""
         num_rows, depth = x.shape
-        num_blocks = depth // BLOCK_SIZE
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
-        scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
-        place = (8 * rounded.element_size(), rounded.data_ptr(), scales.data_ptr(), sums.data_ptr())
+        scales = sums = None
+        if not dtype.is_floating_point:
+            num_blocks = depth // BLOCK_SIZE
+            scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
+        addresses = tuple(0 if part is None else part.data_ptr() for part in (scales, sums))
+        place = (_ROUNDED_KINDS[dtype], rounded.data_ptr(), *addresses)
         if not self._rounding.round_on_the_way(x, place):
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
-        return rounded, scales, sums
+        return rounded, *addresses
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""

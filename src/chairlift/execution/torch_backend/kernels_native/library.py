@@ -11,8 +11,12 @@ from chairlift.execution.torch_backend.kernels_native.compilation import LIBRARY
 
 OPERATIONS = (
     "linear_float",
+    "linear_half",
     "linear_nibble",
     "linear_byte",
+    "gated_half",
+    "gated_nibble",
+    "gated_byte",
     "round",
     "embed",
     "take",
@@ -23,7 +27,7 @@ OPERATIONS = (
     "merge",
 )
 """In the order of ``csrc/table.h``."""
-INSTRUCTION_SETS = ("avx512", "avx2", "generic")
+INSTRUCTION_SETS = ("amx", "avx512", "avx2", "generic")
 """Fastest first."""
 
 
@@ -32,7 +36,11 @@ class LibraryError(Exception):
 
 
 class _Table(ctypes.Structure):
-    _fields_ = (("num_lanes", ctypes.c_int64), ("bodies", ctypes.c_int64 * len(OPERATIONS)))
+    _fields_ = (
+        ("num_lanes", ctypes.c_int64),
+        ("has_tiles", ctypes.c_int64),
+        ("bodies", ctypes.c_int64 * len(OPERATIONS)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class Library:
     instruction_set: str
     num_lanes: int
     """float32 numbers of a vector; weights are packed for it."""
+    has_tiles: bool
+    """Whether products are those of ``csrc/linear_tiles.h``, of rows in bfloat16."""
     bodies: dict[str, int]
     run_sequence: int
     """Address of the body that runs a list of operations."""
@@ -69,5 +79,5 @@ def open_library(instruction_set: str | None = None, path: Path = LIBRARY) -> Li
             bodies: dict[str, int] = dict(zip(OPERATIONS, table.contents.bodies, strict=True))
             address = ctypes.cast(handle.chairlift_run_sequence, ctypes.c_void_p).value
             assert address is not None  # noqa: S101 - a symbol that is there has an address
-            return Library(name, table.contents.num_lanes, bodies, address)
+            return Library(name, table.contents.num_lanes, bool(table.contents.has_tiles), bodies, address)
     raise LibraryError(f"this processor or this build has no instruction set {instruction_set!r}")

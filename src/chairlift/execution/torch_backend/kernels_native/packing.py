@@ -29,13 +29,19 @@ class PackedLinear:
         return -(-self.num_outputs // self.panel_width)
 
 
-def pack_linear(weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None, num_lanes: int) -> PackedLinear:
-    """Return weights ``[N, K]`` in panels."""
+def pack_linear(
+    weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None, num_lanes: int, *, has_tiles: bool = False
+) -> PackedLinear:
+    """Return weights ``[N, K]`` in panels, for tiles or for vectors."""
     num_outputs, depth = weight.shape
     if isinstance(weight, torch.Tensor):
-        operation, width, panels = "linear_float", 2 * num_lanes, _float_panels(weight, 2 * num_lanes)
+        if weight.dtype == torch.bfloat16 and has_tiles and depth % BLOCK_SIZE == 0:
+            operation, width, panels = "linear_half", num_lanes, _half_tiles(weight, num_lanes)
+        else:
+            operation, width, panels = "linear_float", 2 * num_lanes, _float_panels(weight, 2 * num_lanes)
     elif weight.minimums is not None:
-        operation, width, panels = "linear_nibble", num_lanes, _nibble_panels(weight, num_lanes)
+        panels = _nibble_tiles(weight, num_lanes) if has_tiles else _nibble_panels(weight, num_lanes)
+        operation, width = "linear_nibble", num_lanes
     else:
         operation, width, panels = "linear_byte", num_lanes, _byte_panels(weight, num_lanes)
     if bias is not None:
@@ -57,6 +63,28 @@ def _nibble_panels(weight: BlockWeight, width: int) -> np.ndarray:
     runs = values.reshape(num_panels, width, depth // BLOCK_SIZE, 4, 2, 4)
     both = runs[:, :, :, :, 0] | (runs[:, :, :, :, 1] << 4)  # [P, W, B, 4, 4]
     block = np.dtype([("scales", "<f2", width), ("minimums", "<f2", width), ("weights", "u1", (4, width, 4))])
+    panels = _on_cache_lines(np.empty((num_panels, depth // BLOCK_SIZE), block))
+    panels["scales"] = _panels_of(weight.scales.numpy(), width).transpose(0, 2, 1)
+    panels["minimums"] = _panels_of(weight.minimums.numpy(), width).transpose(0, 2, 1)
+    panels["weights"] = both.transpose(0, 2, 3, 1, 4)
+    return panels
+
+
+def _half_tiles(weight: torch.Tensor, width: int) -> np.ndarray:
+    values = _panels_of(weight.contiguous().view(torch.int16).numpy(), width)  # [P, W, K]
+    num_panels, _, depth = values.shape
+    pairs = values.reshape(num_panels, width, depth // BLOCK_SIZE, BLOCK_SIZE // 2, 2)
+    return _on_cache_lines(pairs.transpose(0, 2, 3, 1, 4))  # [P, B, K / 2 within the block, W, 2]
+
+
+def _nibble_tiles(weight: BlockWeight, width: int) -> np.ndarray:
+    assert weight.minimums is not None  # noqa: S101 - four bits have minimums
+    values = _panels_of(weight.values.numpy(), width)  # [P, W, K]
+    num_panels, _, depth = values.shape
+    # A row of a tile: two inputs of every output; its first half in the low nibbles, its second half in the high ones.
+    rows = values.reshape(num_panels, 2, width // 2, depth // BLOCK_SIZE, BLOCK_SIZE // 2, 2)
+    both = rows[:, 0] | (rows[:, 1] << 4)  # [P, W / 2, B, 16, 2]
+    block = np.dtype([("scales", "<f2", width), ("minimums", "<f2", width), ("weights", "u1", (16, width // 2, 2))])
     panels = _on_cache_lines(np.empty((num_panels, depth // BLOCK_SIZE), block))
     panels["scales"] = _panels_of(weight.scales.numpy(), width).transpose(0, 2, 1)
     panels["minimums"] = _panels_of(weight.minimums.numpy(), width).transpose(0, 2, 1)

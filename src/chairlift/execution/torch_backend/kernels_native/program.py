@@ -10,6 +10,7 @@ written down then differs between steps in few places, and those are filled in b
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +30,12 @@ Places = NDArray[np.int64]
 
 ROWS_PER_ITEM = 4
 """Rows that operations on single rows take at once."""
-_MAX_TILE_ROWS = 6
-_CACHED_ROWS_BYTES = 128 * 1024
 _ITEMS_PER_THREAD = 8
 _PAIR = 2
 """Panels that are computed together where there are many rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinearShape:
+class LinearShape(NamedTuple):
     """What decides how a product is cut, beside its rows."""
 
     row_bytes: int
@@ -101,13 +99,23 @@ class Cut:
     """How products are cut into items for so many threads."""
 
     num_threads: int
+    tile_rows: int
+    """That are computed together."""
+    cached_bytes: int
+    """Of rows that stay in the second-level cache while panels pass by."""
+
+    @classmethod
+    def of(cls, num_threads: int, *, has_tiles: bool) -> "Cut":
+        """Return the cut for the kernels of ``csrc/linear_tiles.h`` or ``csrc/linear.h``."""
+        # Weights become bfloat16 once for all rows of an item; processors that have tiles have larger caches, too.
+        return cls(num_threads, 32, 768 * 1024) if has_tiles else cls(num_threads, 6, 128 * 1024)
 
     def block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
         """Return how many rows and how many panels an item takes."""
-        most_rows = max(_MAX_TILE_ROWS, _CACHED_ROWS_BYTES // row_bytes // _MAX_TILE_ROWS * _MAX_TILE_ROWS)
+        most_rows = max(self.tile_rows, self.cached_bytes // row_bytes // self.tile_rows * self.tile_rows)
         num_blocks = -(-num_rows // most_rows)
         even_share = -(-num_rows // num_blocks)
-        rows = -(-even_share // _MAX_TILE_ROWS) * _MAX_TILE_ROWS
+        rows = -(-even_share // self.tile_rows) * self.tile_rows
         panels = num_panels * num_blocks // (self.num_threads * _ITEMS_PER_THREAD)
         panels = max(1, panels if panels < _PAIR else panels // _PAIR * _PAIR)
         return rows, min(panels, num_panels)
@@ -168,7 +176,7 @@ class Program:
             fields[places, ITEMS_FIELD] = -(-num_rows // ROWS_PER_ITEM)
         for recorded, shape, places in self._linear_operations:
             num_rows = actual[recorded]
-            block_rows, block_panels = self._cut.block_sizes(max(1, num_rows), shape.row_bytes, shape.num_panels)
+            block_rows, block_panels = self._cut.block_sizes(max(1, num_rows), *shape)
             fields[places, FIRST_ARGUMENT + 7] = num_rows
             fields[places, FIRST_ARGUMENT + 10] = block_rows
             fields[places, FIRST_ARGUMENT + 11] = block_panels

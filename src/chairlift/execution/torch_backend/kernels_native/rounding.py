@@ -1,4 +1,4 @@
-"""Results that the operations which make them could round to whole numbers for the product that follows.
+"""Results that the operations which make them could round for the product that follows.
 
 Knows nothing of what operations compute: some have arguments that say whether to round their result, and where to.
 """
@@ -10,7 +10,7 @@ import torch
 from chairlift.execution.torch_backend.kernels_native.operations import OperationList
 
 NOT_ROUNDED = (0, 0, 0, 0)
-"""Bits, numbers, scales and sums, as in ``Rounded`` of ``csrc/rows.h``: nowhere."""
+"""Kind, numbers, scales and sums, as in ``Rounded`` of ``csrc/rows.h``: nowhere."""
 ATTENTION_ROUNDED, MERGE_ROUNDED = 15, 7
 """Arguments that say where attention rounds to; the number of rows comes behind them."""
 

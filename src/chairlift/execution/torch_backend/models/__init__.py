@@ -46,12 +46,14 @@ def read_model(
     max_model_len: int | None = None,
     *,
     quantization: str = "none",
+    product_dtype: torch.dtype | None = None,
 ) -> Llama:
     """Build a model from its open files, one weight after the other.
 
     Args:
         checkpoint: the files.
         dtype: of activations, and of weights that are not quantized.
+        product_dtype: of weights that rows are multiplied with, if another.
         kernels: what computes; they pack each weight for themselves.
         max_model_len: positions to prepare for; all that the model was trained for if absent.
         quantization: of the weights that rows are multiplied with, see ``WeightReader``.
@@ -65,7 +67,7 @@ def read_model(
     if max_model_len is not None and max_model_len > longest:
         raise ConfigurationError(f"--max-model-len is {max_model_len}, but the model is made for {longest} tokens")
     model = MODELS[config.architecture]
-    weights = WeightReader(checkpoint, model.weight_shapes(config), dtype, quantization)
+    weights = WeightReader(checkpoint, model.weight_shapes(config), dtype, quantization, product_dtype)
     return model(config, weights, kernels, max_model_len or longest)
 
 

@@ -103,8 +103,7 @@ class LlamaMlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, E] -> [T, E]``."""
-        gate_up = self._kernels.linear(x, self._gate_up)  # [T, 2 * I]
-        return self._kernels.linear(self._kernels.silu_mul(gate_up), self._down)
+        return self._kernels.gated_mlp(x, self._gate_up, self._down)
 
 
 class LlamaLayer:

@@ -3,7 +3,7 @@
 Knows nothing of file formats. Weights are named as in Hugging Face's models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -67,6 +67,7 @@ class WeightReader:
         checkpoint: the open files.
         shapes: every weight of the model.
         dtype: of floats.
+        product_dtype: of floats that rows are multiplied with, if another.
         quantization: of weights that rows are multiplied with: ``none``; ``auto``, blocks where the file stores
             blocks; ``int8`` or ``q4``, blocks made here where the file has none. See :meth:`read_linear`.
 
@@ -80,35 +81,40 @@ class WeightReader:
         shapes: Mapping[str, tuple[int, ...]],
         dtype: torch.dtype,
         quantization: str = "none",
+        product_dtype: torch.dtype | None = None,
     ) -> None:
         _check_tensors(checkpoint, shapes)
         self.dtype = dtype
+        self._product_dtype = product_dtype or dtype
         self._checkpoint = checkpoint
         self._shapes = shapes
         self._quantization = quantization
 
     def read(self, *names: str) -> torch.Tensor:
         """Return the named weights as one tensor, joined along the first axis."""
+        return self._read(names, self.dtype)
+
+    def _read(self, names: Sequence[str], dtype: torch.dtype) -> torch.Tensor:
         first = self._shapes[names[0]]
         rows = [self._shapes[name][0] for name in names]
-        joined = torch.empty((sum(rows), *first[1:]), dtype=self.dtype)
+        joined = torch.empty((sum(rows), *first[1:]), dtype=dtype)
         for name, part in zip(names, joined.split(rows), strict=True):
             self._checkpoint.read_into(name, part)
         return joined
 
     def read_linear(self, *names: str, is_table: bool = False) -> torch.Tensor | BlockWeight:
-        """Like :meth:`read`, but in blocks where the quantization wants them and the shape allows them.
+        """Like :meth:`read`, but in the products' dtype, or in blocks where the quantization wants them and the shape allows them.
 
         Tables (embedding and output head) are made into eight bits even by ``q4``: they hold every token's own row,
         and four bits show there first.
         """
         if self._quantization == "none" or not all(fits_blocks(self._shapes[name]) for name in names):
-            return self.read(*names)
+            return self._read(names, self._product_dtype)
         has_few_bits = self._quantization == "q4" and not is_table
         parts = [self._blocks(name, has_few_bits) for name in names]
         found = [part for part in parts if part is not None]
         if len(found) < len(parts):
-            return self.read(*names)
+            return self._read(names, self._product_dtype)
         if len({part.minimums is None for part in found}) > 1:
             found = [part if part.minimums is None else quantize_int8(part.dequantized()) for part in found]
         return join_blocks(found)

@@ -44,9 +44,9 @@ struct AttentionArguments {
 // Round one head's numbers of a row, as if the whole row were rounded: a head is whole blocks.
 inline void round_head(const float* x, const Rounded& to, int64_t row, int64_t num_rows, int64_t first, int64_t size,
                        int64_t depth) {
-  const int64_t skipped = first / BLOCK * num_rows;
-  const Rounded part = {to.num_bits, (char*)to.numbers + (row * depth + first) * (to.num_bits / 8),
-                        to.scales + skipped + row, to.sums + skipped + row};
+  const int64_t skipped = first / BLOCK * num_rows, number_bytes = to.kind == INT8 ? 1 : 2;
+  const Rounded part = {to.kind, (char*)to.numbers + (row * depth + first) * number_bytes, to.scales + skipped + row,
+                        to.sums + skipped + row};
   round_row(x, part, 0, num_rows, size);
 }
 
@@ -279,6 +279,31 @@ inline void find_segment(const AttentionArguments& a, const Run& run, int64_t kv
   }
 }
 
+// What an item has computed, per row: d sums, highest score, total weight.
+struct ItemSums {
+  const float *sums, *highest, *totals;
+};
+
+// Write an item's rows to where they go: to the partial results, or divided by their weights to the output.
+inline void finish_item(const AttentionArguments& a, const Run& run, int64_t kv_head, const ItemSums& item) {
+  const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
+  if (run.partial >= 0) {
+    float* to = a.partials + run.partial + kv_head * num_rows * (size + 2);
+    for (int64_t row = 0; row < num_rows; row++, to += size + 2) {
+      std::memcpy(to, item.sums + row * size, 4 * size);
+      to[size] = item.highest[row], to[size + 1] = item.totals[row];
+    }
+    return;
+  }
+  for (int64_t row = 0; row < num_rows; row++) {
+    const int64_t token = row / a.group, head = kv_head * a.group + row % a.group;
+    float* to = a.out + (run.first_row + token) * a.out_stride + head * size;
+    for (int64_t i = 0; i < size; i++) to[i] = item.sums[row * size + i] / item.totals[row];
+    if (a.rounded.kind)
+      round_head(to, a.rounded, run.first_row + token, a.num_rows, head * size, size, a.num_kv_heads * a.group * size);
+  }
+}
+
 inline void attention_item(const int64_t* arguments, int64_t item) {
   const AttentionArguments& a = *(const AttentionArguments*)arguments;
   const Run& run = a.runs[item / a.num_kv_heads];
@@ -319,21 +344,7 @@ inline void attention_item(const int64_t* arguments, int64_t item) {
     }
     start = stop;
   }
-  if (run.partial >= 0) {
-    float* to = a.partials + run.partial + kv_head * num_rows * (size + 2);
-    for (int64_t row = 0; row < num_rows; row++, to += size + 2) {
-      std::memcpy(to, sums + row * size, 4 * size);
-      to[size] = highest[row], to[size + 1] = totals[row];
-    }
-    return;
-  }
-  for (int64_t row = 0; row < num_rows; row++) {
-    const int64_t token = row / a.group, head = kv_head * a.group + row % a.group;
-    float* to = a.out + (run.first_row + token) * a.out_stride + head * size;
-    for (int64_t i = 0; i < size; i++) to[i] = sums[row * size + i] / totals[row];
-    if (a.rounded.num_bits)
-      round_head(to, a.rounded, run.first_row + token, a.num_rows, head * size, size, a.num_kv_heads * a.group * size);
-  }
+  finish_item(a, run, kv_head, {sums, highest, totals});
 }
 
 struct Merge {
@@ -372,7 +383,7 @@ inline void merge_item(const int64_t* arguments, int64_t item) {
       for (int64_t j = 0; j < size; j += W) store(to + j, load(to + j) + load(from + j) * shrink);
     }
     for (int64_t i = 0; i < size; i++) to[i] /= total;
-    if (a.rounded.num_bits)
+    if (a.rounded.kind)
       round_head(to, a.rounded, merge.first_row + token, a.num_rows, head * size, size,
                  a.num_kv_heads * a.group * size);
   }

@@ -28,22 +28,46 @@ static float* scratch(int64_t num_floats) {
 }  // namespace CHAIRLIFT_ISA
 
 #include "attention.h"
+#include "attention_tiles.h"
+#include "linear_tiles.h"
 
 namespace CHAIRLIFT_ISA {
 
 extern const chairlift::Table table = {
     W,
+#if defined(CHAIRLIFT_TILES)
+    1,
+#else
+    0,
+#endif
     {
         linear_item<FloatColumn>,
+#if defined(CHAIRLIFT_TILES)
+        linear_tiles_item<HalfBlock>,
+        linear_tiles_item<NibbleTile>,
+        linear_tiles_item<ByteBlock>,
+        gated_tiles_item<HalfBlock>,
+        gated_tiles_item<NibbleTile>,
+        gated_tiles_item<ByteBlock>,
+#else
+        nullptr,
         linear_item<NibbleBlock>,
         linear_item<ByteBlock>,
+        nullptr,
+        nullptr,
+        nullptr,
+#endif
         round_item,
         embed_item,
         take_item,
         norm_item,
         silu_mul_item,
         rotate_item,
+#if defined(CHAIRLIFT_TILES)
+        attention_tiles_item,
+#else
         attention_item,
+#endif
         merge_item,
     },
 };

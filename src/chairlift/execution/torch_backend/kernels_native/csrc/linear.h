@@ -274,13 +274,22 @@ constexpr int64_t MIN_PAIR_ROWS<NibbleBlock> = MIN_WIDE_ROWS;
 template <>
 constexpr int64_t MIN_PAIR_ROWS<ByteBlock> = 8;
 
+// The rows and panels of an item.
+struct LinearItem {
+  int64_t first_row, end_row, first_panel, end_panel;
+
+  LinearItem(const LinearArguments& a, int64_t item) {
+    const int64_t num_groups = (a.num_panels + a.block_panels - 1) / a.block_panels;
+    first_row = item / num_groups * a.block_rows, first_panel = item % num_groups * a.block_panels;
+    end_row = first_row + a.block_rows < a.num_rows ? first_row + a.block_rows : a.num_rows;
+    end_panel = first_panel + a.block_panels < a.num_panels ? first_panel + a.block_panels : a.num_panels;
+  }
+};
+
 template <typename Block>
 inline void linear_item(const int64_t* arguments, int64_t item) {
   const LinearArguments& a = *(const LinearArguments*)arguments;
-  const int64_t num_groups = (a.num_panels + a.block_panels - 1) / a.block_panels;
-  const int64_t first_row = item / num_groups * a.block_rows, first_panel = item % num_groups * a.block_panels;
-  const int64_t end_row = first_row + a.block_rows < a.num_rows ? first_row + a.block_rows : a.num_rows;
-  const int64_t end_panel = first_panel + a.block_panels < a.num_panels ? first_panel + a.block_panels : a.num_panels;
+  const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
   const int64_t num_tiles = (end_row - first_row + 5) / 6;
   int64_t p = first_panel;
   if constexpr (MIN_PAIR_ROWS<Block> < INT64_MAX)

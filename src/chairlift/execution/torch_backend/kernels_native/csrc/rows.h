@@ -1,4 +1,4 @@
-// Operations on single rows: embedding, norm, rotation with the KV write, gated activation, rounding to whole numbers.
+// Operations on single rows: embedding, norm, rotation with the KV write, gated activation, rounding for products.
 //
 // Knows nothing of layers. An item is one block of rows; all memory but KV pages and stored tables is float32.
 #pragma once
@@ -18,12 +18,15 @@ inline void each_row(int64_t item, int64_t num_rows, RowBody body) {
   for (int64_t row = first; row < num_rows && row < first + ROWS_PER_ITEM; row++) body(row);
 }
 
-// Where the whole numbers of rows go.
+// What products read. Only whole numbers have scales and sums.
+enum NumberKind : int64_t { NOT_ROUNDED = 0, BFLOAT16 = 2, INT8 = 8, INT16 = 16 };
+
+// Where the rounded numbers of rows go.
 struct Rounded {
-  int64_t num_bits;  // 8 or 16; 0: nowhere
-  void* numbers;     // int8 or int16 [T, K]
-  float* scales;     // [K / 32, T]
-  float* sums;       // [K / 32, T]
+  int64_t kind;
+  void* numbers;  // [T, K]
+  float* scales;  // [K / 32, T]
+  float* sums;    // [K / 32, T]
 };
 
 struct RoundArguments {
@@ -59,9 +62,14 @@ inline void round_block(const float* x, Whole* rounded, float* scale, float* tot
 }
 
 inline void round_row(const float* x, const Rounded& to, int64_t row, int64_t num_rows, int64_t depth) {
+  if (to.kind == BFLOAT16) {
+    uint16_t* halves = (uint16_t*)to.numbers + row * depth;
+    for (int64_t i = 0; i < depth; i += W) store_bfloat(halves + i, load(x + i));
+    return;
+  }
   float *scale = to.scales + row, *total = to.sums + row;
   for (int64_t i = 0; i < depth; i += BLOCK, scale += num_rows, total += num_rows)
-    if (to.num_bits == 8)
+    if (to.kind == INT8)
       round_block(x + i, (int8_t*)to.numbers + row * depth + i, scale, total, 127.0f);
     else
       round_block(x + i, (int16_t*)to.numbers + row * depth + i, scale, total, 32767.0f);
@@ -138,7 +146,7 @@ inline void norm_item(const int64_t* arguments, int64_t item) {
     float* out = a.out + row * a.width;
     for (int64_t i = 0; i < wide; i += W) store(out + i, load(x + i) * scale * load(a.weight + i));
     for (int64_t i = wide; i < a.width; i++) out[i] = x[i] * scale * a.weight[i];
-    if (a.rounded.num_bits) round_row(out, a.rounded, row, a.num_rows, a.width);
+    if (a.rounded.kind) round_row(out, a.rounded, row, a.num_rows, a.width);
   });
 }
 
@@ -163,24 +171,26 @@ inline void silu_mul_item(const int64_t* arguments, int64_t item) {
       store(out + i, g / (1.0f + exponential(-g)) * load(up + i));
     }
     for (int64_t i = wide; i < a.width; i++) out[i] = silu(gate[i]) * up[i];
-    if (a.rounded.num_bits) round_row(out, a.rounded, row, a.num_rows, a.width);
+    if (a.rounded.kind) round_row(out, a.rounded, row, a.num_rows, a.width);
   });
 }
 
 // How numbers lie in KV pages. A head's part of a page:
 //   keys    [d][p], so that a vector holds one number of W tokens
 //   values  [p][d]
-// and behind either, if they are int8, a float32 scale per token: [p].
-enum KVType : int64_t { KV_FLOAT32 = 0, KV_BFLOAT16 = 1, KV_INT8 = 2 };
+// and behind either, if they are int8, a float32 scale per token: [p]. How int8 lies for tiles says attention_tiles.h.
+enum KVType : int64_t { KV_FLOAT32 = 0, KV_BFLOAT16 = 1, KV_INT8 = 2, KV_INT8_TILES = 3 };
 
 inline int64_t kv_number_bytes(int64_t kv_type) { return kv_type == KV_FLOAT32 ? 4 : kv_type == KV_BFLOAT16 ? 2 : 1; }
 
 inline int64_t kv_token_bytes(int64_t kv_type, int64_t head_size) {
-  return kv_number_bytes(kv_type) * head_size + (kv_type == KV_INT8 ? 4 : 0);
+  return kv_number_bytes(kv_type) * head_size + (kv_type >= KV_INT8 ? 4 : 0);
 }
 
+// Numbers [words][width]: each word's are side by side.
 struct StoreAs {
   int64_t first, stride;  // in numbers
+  int64_t width = 1;
 };
 
 template <typename Number>
@@ -188,6 +198,8 @@ inline void place_numbers(const Number* from, char* part, StoreAs place, int64_t
   Number* to = (Number*)part + place.first;
   if (place.stride == 1)
     std::memcpy(to, from, sizeof(Number) * size);
+  else if (place.width == 4)
+    for (int64_t i = 0; i < size / 4; i++) std::memcpy(to + i * place.stride, from + 4 * i, sizeof(Number) * 4);
   else
     for (int64_t i = 0; i < size; i++) to[i * place.stride] = from[i];
 }
@@ -240,13 +252,16 @@ inline void rotate_item(const int64_t* arguments, int64_t item) {
     for (int64_t head = 0; head < a.num_heads; head++)
       rotate(a.q + row * a.q_stride + head * a.head_size, cos, sin, half);
     const int64_t page = a.kv_slots[row] / a.page_size, offset = a.kv_slots[row] % a.page_size;
+    StoreAs key_place = {offset, a.page_size}, value_place = {offset * a.head_size, 1};
+    if (a.kv_type == KV_INT8_TILES)
+      key_place = {4 * offset, 4 * a.page_size, 4}, value_place = {offset / 4 * 4 * a.head_size + offset % 4, 4};
     for (int64_t head = 0; head < a.num_kv_heads; head++) {
       char* keys = a.kv + (page * a.num_kv_heads + head) * part_bytes;
       char *values = keys + a.values_offset, *key_scale = keys + scales_offset + 4 * offset;
       float* key = a.k + row * a.k_stride + head * a.head_size;
       rotate(key, cos, sin, half);
-      store_token(a.kv_type, key, keys, {offset, a.page_size}, key_scale, a.head_size);
-      store_token(a.kv_type, a.v + row * a.v_stride + head * a.head_size, values, {offset * a.head_size, 1},
+      store_token(a.kv_type, key, keys, key_place, key_scale, a.head_size);
+      store_token(a.kv_type, a.v + row * a.v_stride + head * a.head_size, values, value_place,
                   key_scale + a.values_offset, a.head_size);
     }
   });

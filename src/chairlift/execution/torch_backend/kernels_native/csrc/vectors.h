@@ -101,6 +101,11 @@ inline vf load_bfloat(const uint16_t* from) {
 }
 
 inline void store_bfloat(uint16_t* to, vf v) {
+#if defined(__AVX512BF16__) && defined(CHAIRLIFT_WIDE)
+  const __m256bh converted = _mm512_cvtneps_pbh((__m512)v);
+  std::memcpy(to, &converted, sizeof converted);
+  return;
+#endif
   vu bits = (vu)v;
   vu rounded = bits + 0x7fff + ((bits >> 16) & 1);  // to nearest, ties to even
   // What is not a number must stay so: rounding could carry it over to infinity or zero.

@@ -1,0 +1,279 @@
+// Products of rows with packed weights in tiles of bfloat16: y[T, N] = x[T, K] weight^T + bias.
+//
+// Knows nothing of layers. Rows are bfloat16, sums float32. Weights lie in panels of 16 outputs, and a block of 32 inputs
+// of a panel is one tile [K / 2][16 outputs][2]:
+//   bfloat16    [N / 16][K / 32] of HalfBlock
+//   four bits   [N / 16][K / 32] of NibbleTile       weight = scale * q + minimum,  q = 0 ... 15
+//   eight bits  [N / 16][K / 32] of ByteBlock         weight = scale * q,            q = -127 ... 127
+// Weights of few bits become bfloat16 on their way into a tile, once for all rows of an item, so that memory is read for few
+// bits and the sum over all inputs stays in a tile: scales of a block would otherwise ask for its sums.
+//
+// A row's sums are added up input by input, whatever rows are in its tile.
+#pragma once
+
+#include "rows.h"
+#include "tiles.h"
+
+#if defined(CHAIRLIFT_TILES)
+
+namespace CHAIRLIFT_ISA {
+
+constexpr int64_t PART_BLOCKS = 12;  // of inputs: two panels of them stay in the caches next to the core
+constexpr int64_t TILE_NUMBERS = TILE_ROWS * TILE_BYTES / 2;
+
+struct HalfBlock {
+  uint16_t weights[TILE_NUMBERS];
+};
+
+struct NibbleTile {
+  uint16_t scales[W];
+  uint16_t minimums[W];
+  uint8_t weights[TILE_ROWS][W];  // byte i of a row: number i in the low nibble, number 16 + i in the high one
+};
+
+// A number for each of 8 outputs, and the same 8 numbers of the other half, each twice: for the two inputs of a word.
+struct Doubled {
+  vf low, high;
+};
+
+inline Doubled doubled(vf numbers) {
+#if defined(__AVX512F__)
+  const __m512i low = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+  return {(vf)_mm512_permutexvar_ps(low, (__m512)numbers),
+          (vf)_mm512_permutexvar_ps(_mm512_add_epi32(low, _mm512_set1_epi32(8)), (__m512)numbers)};
+#else
+  Doubled twice;
+  for (int i = 0; i < W; i++) twice.low[i] = numbers[i / 2], twice.high[i] = numbers[W / 2 + i / 2];
+  return twice;
+#endif
+}
+
+inline void store_halves(uint16_t* to, vf low, vf high) {
+#if defined(__AVX512BF16__)
+  const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  std::memcpy(to, &both, sizeof both);
+#else
+  store_bfloat(to, low);
+  store_bfloat(to + W, high);
+#endif
+}
+
+inline const uint16_t* as_halves(const HalfBlock& block, uint16_t*) { return block.weights; }
+
+inline const uint16_t* as_halves(const NibbleTile& block, uint16_t* to) {
+  const Doubled scale = doubled(load_half(block.scales)), minimum = doubled(load_half(block.minimums));
+#pragma GCC unroll 4
+  for (int row = 0; row < TILE_ROWS; row++) {
+#if defined(__AVX512F__)
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)block.weights[row]));
+    const vf low = (vf)_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
+    const vf high = (vf)_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4));
+#else
+    vf low, high;
+    for (int i = 0; i < W; i++) low[i] = (float)(block.weights[row][i] & 15), high[i] = (float)(block.weights[row][i] >> 4);
+#endif
+    store_halves(to + 2 * W * row, low * scale.low + minimum.low, high * scale.high + minimum.high);
+  }
+  return to;
+}
+
+inline const uint16_t* as_halves(const ByteBlock& block, uint16_t* to) {
+  const Doubled scale = doubled(load_half(block.scales));
+#pragma GCC unroll 4
+  for (int row = 0; row < TILE_ROWS; row++) {
+    const int8_t* pairs = block.weights + 2 * W * row;
+    store_halves(to + 2 * W * row, load_int8(pairs) * scale.low, load_int8(pairs + W) * scale.high);
+  }
+  return to;
+}
+
+// Up to two tiles of rows times up to two panels. Tiles 0 ... 3 are sums (row tile, panel), 4 and 5 rows, 6 and 7 weights.
+struct TileRows {
+  const uint16_t* x;  // of the first row, from the part's first input on
+  int64_t x_bytes;    // from row to row
+  const float* from;  // sums so far, or none
+  float* to;          // where they go
+  int64_t from_bytes, to_bytes;
+};
+
+template <int T, int P, typename Body>
+inline void each_sum(Body body) {
+  body(std::integral_constant<int, 0>(), 0, 0);
+  if constexpr (P == 2) body(std::integral_constant<int, 1>(), 0, 1);
+  if constexpr (T == 2) body(std::integral_constant<int, 2>(), 1, 0);
+  if constexpr (T == 2 && P == 2) body(std::integral_constant<int, 3>(), 1, 1);
+}
+
+// Fill makes a block's weights before they are loaded: while the processor works on the tiles of one block, vectors make
+// the next one.
+template <int T, int P, typename Fill>
+inline void multiply_tiles(const TileRows& rows, const uint16_t* const* weights, int64_t count, Fill fill) {
+  each_sum<T, P>([&](auto sum, int64_t tile, int64_t panel) {
+    if (rows.from)
+      load_tile<decltype(sum)::value>(
+          (const char*)rows.from + tile * TILE_ROWS * rows.from_bytes + panel * TILE_BYTES, rows.from_bytes);
+    else
+      clear_tile<decltype(sum)::value>();
+  });
+  const char* x = (const char*)rows.x;
+  fill(0);
+  for (int64_t b = 0; b < count; b++, x += TILE_BYTES) {
+    if (b + 1 < count) fill(b + 1);
+    load_tile<4>(x, rows.x_bytes);
+    load_tile<6>(weights[b], TILE_BYTES);
+    multiply_halves<0, 4, 6>();
+    if constexpr (P == 2) {
+      load_tile<7>(weights[PART_BLOCKS + b], TILE_BYTES);
+      multiply_halves<1, 4, 7>();
+    }
+    if constexpr (T == 2) {
+      load_tile<5>(x + TILE_ROWS * rows.x_bytes, rows.x_bytes);
+      multiply_halves<2, 5, 6>();
+      if constexpr (P == 2) multiply_halves<3, 5, 7>();
+    }
+  }
+  each_sum<T, P>([&](auto sum, int64_t tile, int64_t panel) {
+    store_tile<decltype(sum)::value>((char*)rows.to + tile * TILE_ROWS * rows.to_bytes + panel * TILE_BYTES, rows.to_bytes);
+  });
+}
+
+// Sets the tiles' shapes for so many rows in the first and the second tile of rows.
+class LinearShapes {
+ public:
+  void set(int64_t first, int64_t second) {
+    if (first == first_ && second == second_) return;
+    first_ = first, second_ = second;
+    TileShapes shapes;
+    for (int panel = 0; panel < 2; panel++) {
+      shapes.set(panel, first, TILE_BYTES);
+      shapes.set(2 + panel, second, TILE_BYTES);
+      shapes.set(6 + panel, TILE_ROWS, TILE_BYTES);
+    }
+    shapes.set(4, first, TILE_BYTES);
+    shapes.set(5, second, TILE_BYTES);
+    set_tiles(shapes);
+  }
+
+ private:
+  int64_t first_ = -1, second_ = -1;
+};
+
+// Where the sums of all rows of an item go, for P panels.
+struct Sums {
+  float* y;  // of the first row and panel
+  int64_t stride;
+  float* waiting;  // [rows][P panels]: sums of some of the inputs; may be y
+};
+
+// Rows [first, end) times P panels.
+template <int P, typename Block>
+inline void multiply_panels_by_tiles(const Block* const (&panels)[P], const float* const (&biases)[P], uint16_t* tiles,
+                                     const LinearArguments& a, int64_t first, int64_t end, const Sums& sums,
+                                     LinearShapes& shapes) {
+  const int64_t num_blocks = a.depth / BLOCK, num_parts = (num_blocks + PART_BLOCKS - 1) / PART_BLOCKS;
+  const uint16_t* weights[2 * PART_BLOCKS];
+  if (a.bias)
+    for (int64_t row = 0; row < end - first; row++)
+      for (int p = 0; p < P; p++) store(sums.waiting + (row * P + p) * W, load(biases[p]));
+  for (int64_t index = 0, start = 0; index < num_parts; index++) {
+    const int64_t count = (num_blocks - start + num_parts - index - 1) / (num_parts - index);
+    const bool is_last = index + 1 == num_parts;
+    const auto fill = [&](int64_t b) {
+      for (int64_t p = 0; p < P; p++) {
+        const Block& block = panels[p][start + b];
+        read_ahead(&block, sizeof block);
+        weights[p * PART_BLOCKS + b] = as_halves(block, tiles + (p * PART_BLOCKS + b) * TILE_NUMBERS);
+      }
+    };
+    const auto filled = [](int64_t) {};
+    for (int64_t row = first; row < end; row += 2 * TILE_ROWS) {
+      const int64_t rest = end - row, first_rows = rest < TILE_ROWS ? rest : TILE_ROWS;
+      float *y = sums.y + (row - first) * sums.stride, *waiting = sums.waiting + (row - first) * P * W;
+      const TileRows rows = {(const uint16_t*)a.x + row * a.x_stride + start * BLOCK,
+                             2 * a.x_stride,
+                             start > 0 || a.bias ? waiting : nullptr,
+                             is_last ? y : waiting,
+                             4 * P * W,
+                             is_last ? 4 * sums.stride : 4 * P * W};
+      if (is_last)
+        for (int64_t next = 2 * TILE_ROWS; next < rest && next < 4 * TILE_ROWS; next++)
+          for (int p = 0; p < P; p++) __builtin_prefetch(y + next * sums.stride + p * W, 1);
+      const auto multiply = [&](auto body) {
+        if (rest > TILE_ROWS) {
+          shapes.set(first_rows, rest < 2 * TILE_ROWS ? rest - TILE_ROWS : TILE_ROWS);
+          multiply_tiles<2, P>(rows, weights, count, body);
+        } else {
+          shapes.set(first_rows, first_rows);
+          multiply_tiles<1, P>(rows, weights, count, body);
+        }
+      };
+      if (row == first)
+        multiply(fill);
+      else
+        multiply(filled);
+    }
+    start += count;
+  }
+}
+
+// What an item needs beside its operands: two panels' tiles, and sums of all its rows for two panels.
+struct LinearMemory {
+  uint16_t* tiles;
+  float* sums;
+
+  explicit LinearMemory(int64_t num_rows) {
+    const int64_t tile_floats = 2 * PART_BLOCKS * TILE_NUMBERS / 2;
+    float* memory = scratch(tile_floats + num_rows * 2 * W);
+    tiles = (uint16_t*)memory, sums = memory + tile_floats;
+  }
+};
+
+template <typename Block>
+inline void linear_tiles_item(const int64_t* arguments, int64_t item) {
+  const LinearArguments& a = *(const LinearArguments*)arguments;
+  const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
+  const Block* panels = (const Block*)a.panels;
+  const int64_t num_blocks = a.depth / BLOCK, y_stride = a.num_panels * W;
+  const LinearMemory memory(end_row - first_row);
+  LinearShapes shapes;
+  int64_t p = first_panel;
+  const auto multiply = [&](auto num_panels) {
+    constexpr int P = decltype(num_panels)::value;
+    const Block* some[P];
+    const float* biases[P];
+    for (int i = 0; i < P; i++) some[i] = panels + (p + i) * num_blocks, biases[i] = a.bias + (p + i) * W;
+    multiply_panels_by_tiles<P>(some, biases, memory.tiles, a, first_row, end_row,
+                                {a.y + first_row * y_stride + p * W, y_stride, memory.sums}, shapes);
+  };
+  for (; p + 2 <= end_panel; p += 2) multiply(std::integral_constant<int, 2>());
+  if (p < end_panel) multiply(std::integral_constant<int, 1>());
+  release_tiles();
+}
+
+// out[T, N] = silu(first half) * second half of the product, in bfloat16 for the next one; num_panels are those of a half.
+// Sums of an item never leave the caches next to the core.
+template <typename Block>
+inline void gated_tiles_item(const int64_t* arguments, int64_t item) {
+  const LinearArguments& a = *(const LinearArguments*)arguments;
+  const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
+  const Block* panels = (const Block*)a.panels;
+  const int64_t num_blocks = a.depth / BLOCK, width = a.num_panels * W;
+  const LinearMemory memory(end_row - first_row);
+  LinearShapes shapes;
+  for (int64_t p = first_panel; p < end_panel; p++) {
+    const Block* const both[2] = {panels + p * num_blocks, panels + (a.num_panels + p) * num_blocks};
+    const float* const biases[2] = {a.bias + p * W, a.bias + width + p * W};
+    multiply_panels_by_tiles<2>(both, biases, memory.tiles, a, first_row, end_row, {memory.sums, 2 * W, memory.sums}, shapes);
+    uint16_t* out = (uint16_t*)a.y + first_row * width + p * W;
+    const float* sums = memory.sums;
+    for (int64_t row = first_row; row < end_row; row++, out += width, sums += 2 * W) {
+      const vf gate = load(sums);
+      store_bfloat(out, gate / (1.0f + exponential(-gate)) * load(sums + W));
+    }
+  }
+  release_tiles();
+}
+
+}  // namespace CHAIRLIFT_ISA
+
+#endif
