@@ -1,6 +1,7 @@
 """What weights and KV in fewer bits cost in quality: perplexity of a text, and agreement of greedy answers.
 
     python -m benchmarks.quality --text sonnet.txt --questions mt_bench_questions.jsonl.gz
+    python -m benchmarks.quality --text sonnet.txt --only float/float32,bfloat16/bfloat16,auto/int8
 
 Perplexity is that of the text in windows of 1,024 tokens, each token after the first of its window counted. Greedy
 agreement is the share of answers equal to those in float32 with floats for weights, and the share of an answer's tokens
@@ -26,10 +27,13 @@ from chairlift.execution.torch_backend.kv_cache import KVCache, KVShape
 from chairlift.execution.torch_backend.models import load_model
 
 WINDOW_TOKENS = 1024
+FLOATS = {"float": torch.float32, "bfloat16": torch.bfloat16}
+"""Weights that are no blocks: what the file's blocks stand for, in these numbers."""
 CONFIGURATIONS = [
-    ("none", "float32"),
-    ("none", "bfloat16"),
-    ("none", "int8"),
+    ("float", "float32"),
+    ("float", "bfloat16"),
+    ("float", "int8"),
+    ("bfloat16", "bfloat16"),
     ("auto", "float32"),
     ("auto", "bfloat16"),
     ("auto", "int8"),
@@ -38,9 +42,17 @@ CONFIGURATIONS = [
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-def perplexity(source: ModelSource, token_ids: list[int], quantization: str, kv_dtype: str) -> float:
-    kernel_set = make_cpu_kernels(torch.float32, torch.get_num_threads(), 64)
-    model = load_model(source, torch.float32, kernel_set.kernels, WINDOW_TOKENS, quantization=quantization)
+def perplexity(source: ModelSource, token_ids: list[int], weights: str, kv_dtype: str) -> float:
+    dtype = FLOATS.get(weights, torch.float32)
+    kernel_set = make_cpu_kernels(dtype, torch.get_num_threads(), 64)
+    model = load_model(
+        source,
+        kernel_set.activation_dtype or dtype,
+        kernel_set.kernels,
+        WINDOW_TOKENS,
+        quantization="none" if weights in FLOATS else weights,
+        product_dtype=dtype,
+    )
     config = model.config
     num_pages = WINDOW_TOKENS // 16
     shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, 16, KV_DTYPES[kv_dtype])
@@ -68,9 +80,11 @@ def whole_prompt(token_ids: torch.Tensor, num_pages: int) -> ForwardBatch:
     )
 
 
-def answers(questions: list[str], quantization: str, kv_dtype: str, num_tokens: int) -> list[tuple[int, ...]]:
-    settings = {"dtype": "float32", "max_model_len": 2048, "kv_cache_memory": "1GiB"}
-    with LLM(quantization=quantization, kv_cache_dtype=kv_dtype, **settings) as llm:
+def answers(questions: list[str], weights: str, kv_dtype: str, num_tokens: int) -> list[tuple[int, ...]]:
+    settings = {"max_model_len": 2048, "kv_cache_memory": "1GiB", "kv_cache_dtype": kv_dtype}
+    settings["dtype"] = "bfloat16" if weights == "bfloat16" else "float32"
+    settings["quantization"] = "none" if weights in FLOATS else weights
+    with LLM(**settings) as llm:
         chats = [[{"role": "user", "content": question}] for question in questions]
         params = SamplingParams(max_tokens=num_tokens, temperature=0.0)
         return [tuple(result.outputs[0].token_ids) for result in llm.chat(chats, params)]
@@ -91,7 +105,7 @@ def main() -> None:
     parser.add_argument("--questions", type=Path)
     parser.add_argument("--num-questions", type=int, default=80)
     parser.add_argument("--num-tokens", type=int, default=64)
-    parser.add_argument("--only", help="configurations to run, such as none/float32,auto/int8; all if absent")
+    parser.add_argument("--only", help="configurations to run, such as float/float32,auto/int8; all if absent")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/quality.json"))
     options = parser.parse_args()
     source = resolve_model_source(None)
@@ -104,13 +118,13 @@ def main() -> None:
     rows = []
     baseline: list[tuple[int, ...]] | None = None
     wanted = options.only.split(",") if options.only else [f"{q}/{kv}" for q, kv in CONFIGURATIONS]
-    for quantization, kv_dtype in (name.split("/") for name in wanted):
+    for weights, kv_dtype in (name.split("/") for name in wanted):
         with torch.inference_mode():
-            row = {"quantization": quantization, "kv": kv_dtype}
-            row["perplexity"] = perplexity(source, token_ids, quantization, kv_dtype)
+            row = {"weights": weights, "kv": kv_dtype}
+            row["perplexity"] = perplexity(source, token_ids, weights, kv_dtype)
         row["of_baseline"] = row["perplexity"] / (rows[0]["perplexity"] if rows else row["perplexity"])
         if questions:
-            given = answers(questions, quantization, kv_dtype, options.num_tokens)
+            given = answers(questions, weights, kv_dtype, options.num_tokens)
             baseline = baseline or given
             row["equal_answers"], row["equal_tokens"] = agreement(given, baseline)
         rows.append(row)

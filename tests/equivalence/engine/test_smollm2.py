@@ -121,11 +121,11 @@ class OneModel:
         kernels: Kernels,
         max_model_len: int | None = None,
         *,
-        quantization: str = "none",
+        **settings: Any,
     ) -> Llama:
-        key = (id(checkpoint), dtype, id(kernels), max_model_len, quantization)
+        key = (id(checkpoint), dtype, id(kernels), max_model_len, *settings.items())
         if key not in self.models:
-            self.models[key] = read_model(checkpoint, dtype, kernels, max_model_len, quantization=quantization)
+            self.models[key] = read_model(checkpoint, dtype, kernels, max_model_len, **settings)
         return self.models[key]
 
     def close(self) -> None:

@@ -78,7 +78,10 @@ def load_model(
     max_model_len: int | None = None,
     *,
     quantization: str = "none",
+    product_dtype: torch.dtype | None = None,
 ) -> Llama:
     """Open a model's files and build it: :func:`opened` and :func:`read_model`."""
     with opened(source) as checkpoint:
-        return read_model(checkpoint, dtype, kernels, max_model_len, quantization=quantization)
+        return read_model(
+            checkpoint, dtype, kernels, max_model_len, quantization=quantization, product_dtype=product_dtype
+        )

@@ -39,6 +39,7 @@ struct AttentionArguments {
   double scale;
   Rounded rounded;
   int64_t num_rows;  // of all runs
+  int64_t num_runs;
 };
 
 // Round one head's numbers of a row, as if the whole row were rounded: a head is whole blocks.

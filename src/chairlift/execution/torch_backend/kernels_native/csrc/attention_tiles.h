@@ -19,6 +19,7 @@ namespace CHAIRLIFT_ISA {
 
 constexpr int64_t STRIP = 16;          // tokens of a tile of keys
 constexpr int64_t CHUNK = TILE_BYTES;  // inputs of a product: numbers of a head, or tokens
+constexpr int64_t ITEMS_AHEAD = 2;     // that other threads take meanwhile
 constexpr int64_t STRIPS_AHEAD = 4;    // that are read from memory before they are needed
 
 // Rows of whole numbers in 16 bits: upper and lower bytes apart, and what they must be multiplied with.
@@ -34,15 +35,6 @@ inline vi whole_sums(const AttentionSums& upper, const AttentionSums& lower, int
   std::memcpy(&high, upper[row], sizeof high);
   std::memcpy(&low, lower[row], sizeof low);
   return (high << 8) + low;
-}
-
-inline void store_split(uint8_t* upper, uint8_t* lower, vi whole) {
-  store_narrow((int8_t*)upper, whole >> 8);
-#if defined(__AVX512F__)
-  store_narrow((int8_t*)lower, whole);
-#else
-  for (int i = 0; i < W; i++) lower[i] = (uint8_t)whole[i];  // narrowing by hand may saturate
-#endif
 }
 
 // Queries [rows][size], with sign: the largest number becomes 32,767.
@@ -175,8 +167,8 @@ inline void gather_by_tiles(const SplitRows& weights, int64_t first_row, int64_t
 }
 
 // Read the first keys of an item that some thread will take soon: each page is a piece of memory of its own.
-inline void prefetch_item(const AttentionArguments& a, int64_t item, int64_t num_items) {
-  if (item >= num_items) return;
+inline void prefetch_item(const AttentionArguments& a, int64_t item) {
+  if (item >= a.num_runs * a.num_kv_heads) return;
   const Run& run = a.runs[item / a.num_kv_heads];
   TileSegment segment;
   const int64_t stop = run.start + STRIPS_AHEAD * STRIP;
@@ -237,6 +229,7 @@ inline void attention_tiles_item(const int64_t* arguments, int64_t item) {
     }
     for (int64_t row = 0; row < num_rows; row += tile_rows)
       score_by_tiles(a, queries, row, num_rows - row < tile_rows ? num_rows - row : tile_rows, segment, scores);
+    if (stop == run.stop) prefetch_item(a, item + ITEMS_AHEAD);
     for (int64_t strip = 0; strip < segment.num_strips; strip++) {
       std::memcpy(value_scales + strip * STRIP, segment.strips[strip].value_scales, 4 * STRIP);
       std::memcpy(values + strip * STRIP * size, segment.strips[strip].values, STRIP * size);
