@@ -120,7 +120,6 @@ class OneModel:
         dtype: torch.dtype,
         kernels: Kernels,
         max_model_len: int | None = None,
-        *,
         **settings: Any,
     ) -> Llama:
         key = (id(checkpoint), dtype, id(kernels), max_model_len, *settings.items())

@@ -44,15 +44,6 @@ def rounded_rows(x: torch.Tensor, largest: int) -> torch.Tensor:
     return (torch.round(blocks / torch.where(scale > 0, scale, torch.inf)) * scale).flatten(1)
 
 
-def product_in_tiles(x: torch.Tensor, weight: BlockWeight, bias: torch.Tensor | None) -> torch.Tensor:
-    """Four bits become eight with a scale per output, and rows 16 bits; or both are bfloat16."""
-    weights = weight.dequantized()
-    if weight.minimums is not None and weights.shape[1] % 64 == 0:
-        scales = weights.abs().amax(dim=1, keepdim=True) / 127
-        return torch.nn.functional.linear(x, torch.round(weights / scales) * scales, bias)
-    return torch.nn.functional.linear(x.bfloat16().float(), weights.bfloat16().float(), bias)
-
-
 @pytest.mark.parametrize(("quantize", "largest"), [(quantize_q4, 127), (quantize_int8, 32767)])
 @pytest.mark.parametrize("num_rows", [0, 1, 7, 13, 50])
 @pytest.mark.parametrize(("outputs", "inputs", "has_bias"), [(320, 576, False), (50, 32, True), (3, 1536, True)])
@@ -73,8 +64,9 @@ def test_linear_in_blocks(
     actual = kernels.linear(x, kernels.pack_linear(weight, bias))
     size = x.abs().amax(dim=1, keepdim=True) if num_rows else 1.0
     if kernels.has_tiles():
-        expected = product_in_tiles(x, weight, bias)
-        torch.testing.assert_close(actual / size, expected / size, rtol=1e-4, atol=2e-4)
+        # Rows and weights in bfloat16, sums in float32.
+        expected = torch.nn.functional.linear(x.bfloat16().float(), weight.dequantized().bfloat16().float(), bias)
+        torch.testing.assert_close(actual / size, expected / size, rtol=1e-3, atol=2e-4)
         return
     expected = REFERENCE.linear(rounded_rows(x, largest), REFERENCE.pack_linear(weight, bias))
     # The last bit of a rounded number depends on how a quotient was computed.

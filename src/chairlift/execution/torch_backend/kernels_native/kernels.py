@@ -27,7 +27,6 @@ from chairlift.execution.torch_backend.kernels_native.rounding import (
     ATTENTION_ROUNDED,
     MERGE_ROUNDED,
     NOT_ROUNDED,
-    SPLIT_ROW,
     Rounding,
 )
 from chairlift.execution.torch_backend.number_bits import float_bits
@@ -150,11 +149,8 @@ class NativeKernels:
         in_tiles = self._has_tiles and "linear_float" not in (gate_up.operation, down.operation)
         if not in_tiles or width % gate_up.panel_width:
             return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
-        # Whoever splits rows needs all of a row; bfloat16 is what the next product takes as it is.
-        is_split = "linear_channel" in (gate_up.operation, down.operation)
-        if is_split and gate_up.operation != down.operation:
-            return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
-        gated = self._buffers.empty(len(x), width, dtype=torch.float32 if is_split else torch.bfloat16)
+        # In bfloat16, which the next product takes as it is.
+        gated = self._buffers.empty(len(x), width, dtype=torch.bfloat16)
         num_panels = width // gate_up.panel_width
         self._multiply(gate_up.operation.replace("linear", "gated"), x, gate_up, num_panels, gated)
         return self.linear(gated, down)
@@ -167,10 +163,7 @@ class NativeKernels:
             return
         inputs, scales, sums = x, 0, 0
         if packed.operation != "linear_float" and x.dtype == torch.float32:
-            if packed.operation == "linear_channel":
-                inputs, scales, sums = self._split(x)
-            else:
-                inputs, scales, sums = self._round(x, torch.bfloat16 if self._has_tiles else _WHOLE[packed.operation])
+            inputs, scales, sums = self._round(x, torch.bfloat16 if self._has_tiles else _WHOLE[packed.operation])
         shape = LinearShape(depth * inputs.element_size(), num_panels)
         block_rows, block_panels = self._cut.block_sizes(num_rows, *shape)
         if self._recording is not None:
@@ -291,7 +284,7 @@ class NativeKernels:
                 num_rows,
             )
         if head_size % BLOCK_SIZE == 0:
-            self._rounding.may_round(out, ATTENTION_ROUNDED, *((MERGE_ROUNDED,) if merges else ()), has_whole_rows=False, kept=partials)
+            self._rounding.may_round(out, ATTENTION_ROUNDED, *((MERGE_ROUNDED,) if merges else ()), kept=partials)
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -374,7 +367,7 @@ class NativeKernels:
         return out
 
     def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int, int]:
-        """Write down the rounding; return the numbers, and where scales and sums per 32 whole numbers lie ``[K / 32, T]``."""
+        """Write down the rounding; return numbers, and where scales and sums of 32 whole ones lie ``[K / 32, T]``."""
         num_rows, depth = x.shape
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
         scales = sums = None
@@ -386,16 +379,6 @@ class NativeKernels:
         if not self._rounding.round_on_the_way(x, place):
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
         return rounded, *addresses
-
-    def _split(self, x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
-        """Write down the rounding to 16 bits; return upper bytes, and where the rows' scales and lower bytes lie."""
-        num_rows, depth = x.shape
-        upper, lower = (self._buffers.empty(num_rows, depth, dtype=torch.int8) for _ in range(2))
-        scales = self._buffers.empty(num_rows)
-        place = (SPLIT_ROW, upper.data_ptr(), scales.data_ptr(), lower.data_ptr())
-        if not self._rounding.round_on_the_way(x, place):
-            self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
-        return upper, scales.data_ptr(), lower.data_ptr()
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""

@@ -17,8 +17,6 @@ OPERATIONS = (
     "gated_half",
     "gated_nibble",
     "gated_byte",
-    "linear_channel",
-    "gated_channel",
     "round",
     "embed",
     "take",

@@ -10,7 +10,8 @@ import torch
 
 from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
 
-_TILE_INPUTS = 64
+_NIBBLE_PLACES = ((3, 4), (5, 7), (6, 1), (0, 2))
+"""By row of four and half: where ``as_halves`` of ``csrc/linear_tiles.h`` finds a nibble with fewest shifts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,6 @@ def pack_linear(
             operation, width, panels = "linear_half", num_lanes, _half_tiles(weight, num_lanes)
         else:
             operation, width, panels = "linear_float", 2 * num_lanes, _float_panels(weight, 2 * num_lanes)
-    elif weight.minimums is not None and has_tiles and depth % _TILE_INPUTS == 0:
-        operation, width, panels = "linear_channel", num_lanes, _channel_tiles(weight.dequantized(), num_lanes)
     elif weight.minimums is not None:
         panels = _nibble_tiles(weight, num_lanes) if has_tiles else _nibble_panels(weight, num_lanes)
         operation, width = "linear_nibble", num_lanes
@@ -81,32 +80,22 @@ def _half_tiles(weight: torch.Tensor, width: int) -> np.ndarray:
     return _on_cache_lines(pairs.transpose(0, 2, 3, 1, 4))  # [P, B, K / 2 within the block, W, 2]
 
 
-def _channel_tiles(weight: torch.Tensor, width: int) -> np.ndarray:
-    """Eight bits with one scale per output: a quarter of a bit more noise in weights that had four, see docs/log."""
-    scales = weight.abs().amax(dim=1) / 127
-    whole = torch.round(weight / torch.where(scales > 0, scales, 1).unsqueeze(1)).to(torch.int8)
-    values = _panels_of(whole.numpy(), width)  # [P, W, K]
-    num_panels, _, depth = values.shape
-    words = values.reshape(num_panels, width, depth // _TILE_INPUTS, _TILE_INPUTS // 4, 4)
-    panel = np.dtype([("scales", "<f4", width), ("tiles", "i1", (depth // _TILE_INPUTS, _TILE_INPUTS // 4, width, 4))])
-    panels = _on_cache_lines(np.empty(num_panels, panel))
-    panels["scales"] = _panels_of(scales.float().numpy()[:, None], width)[..., 0]
-    panels["tiles"] = words.transpose(0, 2, 3, 1, 4)
-    return panels
-
-
 def _nibble_tiles(weight: BlockWeight, width: int) -> np.ndarray:
     assert weight.minimums is not None  # noqa: S101 - four bits have minimums
     values = _panels_of(weight.values.numpy(), width)  # [P, W, K]
     num_panels, _, depth = values.shape
-    # A row of a tile: two inputs of every output; its first half in the low nibbles, its second half in the high ones.
-    rows = values.reshape(num_panels, 2, width // 2, depth // BLOCK_SIZE, BLOCK_SIZE // 2, 2)
-    both = rows[:, 0] | (rows[:, 1] << 4)  # [P, W / 2, B, 16, 2]
-    block = np.dtype([("scales", "<f2", width), ("minimums", "<f2", width), ("weights", "u1", (16, width // 2, 2))])
+    # A row of a tile has two inputs of every output. Four rows: [P, B, four, row, half, number within the half].
+    rows = values.reshape(num_panels, 2, width // 2, depth // BLOCK_SIZE, 4, 4, 2).transpose(0, 3, 4, 5, 1, 2, 6)
+    rows = rows.reshape(num_panels, depth // BLOCK_SIZE, 4, 4, 2, width).astype(np.uint32)
+    words = np.zeros((num_panels, depth // BLOCK_SIZE, 4, width), np.uint32)
+    for row, places in enumerate(_NIBBLE_PLACES):
+        for half, place in enumerate(places):
+            words |= rows[:, :, :, row, half] << (4 * place)
+    block = np.dtype([("scales", "<f2", width), ("minimums", "<f2", width), ("weights", "<u4", (4, width))])
     panels = _on_cache_lines(np.empty((num_panels, depth // BLOCK_SIZE), block))
     panels["scales"] = _panels_of(weight.scales.numpy(), width).transpose(0, 2, 1)
     panels["minimums"] = _panels_of(weight.minimums.numpy(), width).transpose(0, 2, 1)
-    panels["weights"] = both.transpose(0, 2, 3, 1, 4)
+    panels["weights"] = words
     return panels
 
 

@@ -11,8 +11,6 @@ from chairlift.execution.torch_backend.kernels_native.operations import Operatio
 
 NOT_ROUNDED = (0, 0, 0, 0)
 """Kind, numbers, scales and sums, as in ``Rounded`` of ``csrc/rows.h``: nowhere."""
-SPLIT_ROW = 3
-"""The kind whose scale is that of a whole row."""
 ATTENTION_ROUNDED, MERGE_ROUNDED = 15, 7
 """Arguments that say where attention rounds to; the number of rows comes behind them."""
 
@@ -24,8 +22,6 @@ class _Roundable(NamedTuple):
     """Of the result."""
     places: tuple[tuple[int, int], ...]
     """Operations, and the argument of each that says where to round to."""
-    has_whole_rows: bool
-    """Whether each of them makes whole rows at once."""
     kept: torch.Tensor | None
     """What these operations use beside their operands: the memory of the rounded result must be another."""
 
@@ -41,19 +37,15 @@ class Rounding:
         self._due = due
         self._last: _Roundable | None = None
 
-    def may_round(
-        self, out: torch.Tensor, *arguments: int, has_whole_rows: bool = True, kept: torch.Tensor | None = None
-    ) -> None:
+    def may_round(self, out: torch.Tensor, *arguments: int, kept: torch.Tensor | None = None) -> None:
         """The last operations, one for each argument, could round their result ``out``."""
         count = self._due.count
         places = tuple(enumerate(arguments, start=count - len(arguments)))
-        self._last = _Roundable(count, out.data_ptr(), places, has_whole_rows, kept)
+        self._last = _Roundable(count, out.data_ptr(), places, kept)
 
     def round_on_the_way(self, x: torch.Tensor, place: tuple[int, int, int, int]) -> bool:
         """Have ``x`` rounded to a place by what makes it, and return whether that is possible."""
         if self._last is None or self._last[:2] != (self._due.count, x.data_ptr()):
-            return False
-        if place[0] == SPLIT_ROW and not self._last.has_whole_rows:
             return False
         for index, argument in self._last.places:
             self._due.amend(index, argument, *place)

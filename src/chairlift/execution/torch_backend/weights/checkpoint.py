@@ -103,7 +103,7 @@ class WeightReader:
         return joined
 
     def read_linear(self, *names: str, is_table: bool = False) -> torch.Tensor | BlockWeight:
-        """Like :meth:`read`, but in the products' dtype, or in blocks where the quantization wants them and the shape allows them.
+        """Like :meth:`read`, but in the products' dtype, or in blocks if quantization wants and the shape allows it.
 
         Tables (embedding and output head) are made into eight bits even by ``q4``: they hold every token's own row,
         and four bits show there first.

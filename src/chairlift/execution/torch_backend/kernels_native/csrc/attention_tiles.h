@@ -37,6 +37,15 @@ inline vi whole_sums(const AttentionSums& upper, const AttentionSums& lower, int
   return (high << 8) + low;
 }
 
+inline void store_split(uint8_t* upper, uint8_t* lower, vi whole) {
+  store_narrow((int8_t*)upper, whole >> 8);
+#if defined(__AVX512F__)
+  store_narrow((int8_t*)lower, whole);
+#else
+  for (int i = 0; i < W; i++) lower[i] = (uint8_t)whole[i];  // narrowing by hand may saturate
+#endif
+}
+
 // Queries [rows][size], with sign: the largest number becomes 32,767.
 inline void split_query(const float* x, float factor, int64_t size, const SplitRows& to, int64_t row) {
   vf peak = vf{};

@@ -29,7 +29,6 @@ static float* scratch(int64_t num_floats) {
 
 #include "attention.h"
 #include "attention_tiles.h"
-#include "channel_tiles.h"
 #include "linear_tiles.h"
 
 namespace CHAIRLIFT_ISA {
@@ -50,14 +49,10 @@ extern const chairlift::Table table = {
         gated_tiles_item<HalfBlock>,
         gated_tiles_item<NibbleTile>,
         gated_tiles_item<ByteBlock>,
-        linear_channel_item,
-        gated_channel_item,
 #else
         nullptr,
         linear_item<NibbleBlock>,
         linear_item<ByteBlock>,
-        nullptr,
-        nullptr,
         nullptr,
         nullptr,
         nullptr,

@@ -19,6 +19,7 @@
 namespace CHAIRLIFT_ISA {
 
 constexpr int64_t PART_BLOCKS = 12;  // of inputs: two panels of them stay in the caches next to the core
+constexpr int64_t FILLED_AHEAD = 2;  // blocks: a tile cannot be loaded before what was stored has left the store buffer
 constexpr int64_t TILE_NUMBERS = TILE_ROWS * TILE_BYTES / 2;
 
 struct HalfBlock {
@@ -28,8 +29,9 @@ struct HalfBlock {
 struct NibbleTile {
   uint16_t scales[W];
   uint16_t minimums[W];
-  uint8_t weights[TILE_ROWS][W];  // byte i of a row: number i in the low nibble, number 16 + i in the high one
+  uint32_t weights[TILE_ROWS / 4][W];  // eight nibbles: numbers i and 16 + i of four rows, see as_halves
 };
+
 
 // A number for each of 8 outputs, and the same 8 numbers of the other half, each twice: for the two inputs of a word.
 struct Doubled {
@@ -60,21 +62,39 @@ inline void store_halves(uint16_t* to, vf low, vf high) {
 
 inline const uint16_t* as_halves(const HalfBlock& block, uint16_t*) { return block.weights; }
 
-inline const uint16_t* as_halves(const NibbleTile& block, uint16_t* to) {
-  const Doubled scale = doubled(load_half(block.scales)), minimum = doubled(load_half(block.minimums));
-#pragma GCC unroll 4
-  for (int row = 0; row < TILE_ROWS; row++) {
+// Nibbles become floats without a conversion: in the mantissa of a power of two, 2**e, they stand for 2**e + q if they begin
+// at bit 23 - e. What that adds is taken off the minimum, with 2**e times the scale, whose last bit is far below a weight's.
+template <int BIT>
+inline vf nibble_and_power(vu words) {
+  constexpr uint32_t power = (uint32_t)(127 + 23 - BIT) << 23;
 #if defined(__AVX512F__)
-    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)block.weights[row]));
-    const vf low = (vf)_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
-    const vf high = (vf)_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4));
+  // (words & mask) | power
+  return (vf)_mm512_ternarylogic_epi32((__m512i)words, _mm512_set1_epi32(15 << BIT), _mm512_set1_epi32(power), 0xea);
 #else
-    vf low, high;
-    for (int i = 0; i < W; i++) low[i] = (float)(block.weights[row][i] & 15), high[i] = (float)(block.weights[row][i] >> 4);
+  return (vf)((words & (uint32_t)(15 << BIT)) | power);
 #endif
-    store_halves(to + 2 * W * row, low * scale.low + minimum.low, high * scale.high + minimum.high);
+}
+
+inline const uint16_t* as_halves(const NibbleTile& block, uint16_t* to) {
+  constexpr int LOW = 12, HIGH = 16;  // where the nibbles of either half begin when they become floats
+  const Doubled scale = doubled(load_half(block.scales)), minimum = doubled(load_half(block.minimums));
+  const vf low = minimum.low - scale.low * (float)(1 << (23 - LOW));
+  const vf high = minimum.high - scale.high * (float)(1 << (23 - HIGH));
+  const auto store_row = [&](vu low_words, vu high_words) {
+    store_halves(to, nibble_and_power<LOW>(low_words) * scale.low + low,
+                 nibble_and_power<HIGH>(high_words) * scale.high + high);
+    to += 2 * W;
+  };
+#pragma GCC unroll 4
+  for (int four = 0; four < TILE_ROWS / 4; four++) {
+    vu words;
+    std::memcpy(&words, block.weights[four], sizeof words);
+    store_row(words, words);
+    store_row(words >> 8, words >> 12);
+    store_row(words >> 12, words << 12);
+    store_row(words << 12, words << 8);
   }
-  return to;
+  return to - TILE_NUMBERS;
 }
 
 inline const uint16_t* as_halves(const ByteBlock& block, uint16_t* to) {
@@ -116,9 +136,9 @@ inline void multiply_tiles(const TileRows& rows, const uint16_t* const* weights,
       clear_tile<decltype(sum)::value>();
   });
   const char* x = (const char*)rows.x;
-  fill(0);
+  for (int64_t b = 0; b < FILLED_AHEAD && b < count; b++) fill(b);
   for (int64_t b = 0; b < count; b++, x += TILE_BYTES) {
-    if (b + 1 < count) fill(b + 1);
+    if (b + FILLED_AHEAD < count) fill(b + FILLED_AHEAD);
     load_tile<4>(x, rows.x_bytes);
     load_tile<6>(weights[b], TILE_BYTES);
     multiply_halves<0, 4, 6>();

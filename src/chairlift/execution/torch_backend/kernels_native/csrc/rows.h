@@ -19,14 +19,13 @@ inline void each_row(int64_t item, int64_t num_rows, RowBody body) {
 }
 
 // What products read. Only whole numbers have scales and sums.
-enum NumberKind : int64_t { NOT_ROUNDED = 0, BFLOAT16 = 2, SPLIT_ROW = 3, INT8 = 8, INT16 = 16 };
+enum NumberKind : int64_t { NOT_ROUNDED = 0, BFLOAT16 = 2, INT8 = 8, INT16 = 16 };
 
-// Where the rounded numbers of rows go. SPLIT_ROW: 16 bits with one scale per row; upper bytes, and in place of sums the
-// lower ones [T, K].
+// Where the rounded numbers of rows go.
 struct Rounded {
   int64_t kind;
   void* numbers;  // [T, K]
-  float* scales;  // [K / 32, T]; or [T]
+  float* scales;  // [K / 32, T]
   float* sums;    // [K / 32, T]
 };
 
@@ -62,36 +61,12 @@ inline void round_block(const float* x, Whole* rounded, float* scale, float* tot
   *total = sum_of_all * size;
 }
 
-inline void store_split(uint8_t* upper, uint8_t* lower, vi whole) {
-  store_narrow((int8_t*)upper, whole >> 8);
-#if defined(__AVX512F__)
-  store_narrow((int8_t*)lower, whole);
-#else
-  for (int i = 0; i < W; i++) lower[i] = (uint8_t)whole[i];  // narrowing by hand may saturate
-#endif
-}
-
-// The largest number of the row becomes 32,767.
-inline void split_row(const float* x, const Rounded& to, int64_t row, int64_t depth) {
-  uint8_t *upper = (uint8_t*)to.numbers + row * depth, *lower = (uint8_t*)to.sums + row * depth;
-  vf peak = vf{}, nothing = vf{};
-  for (int64_t i = 0; i < depth; i += W) {
-    const vf numbers = load(x + i);
-    peak = max(peak, absolute(numbers));
-    nothing += numbers * 0.0f;
-  }
-  const float top = max(peak), stretch = top > 0 ? 32767.0f / top : 0;
-  to.scales[row] = top / 32767.0f + sum(nothing);
-  for (int64_t i = 0; i < depth; i += W) store_split(upper + i, lower + i, nearest(load(x + i) * stretch));
-}
-
 inline void round_row(const float* x, const Rounded& to, int64_t row, int64_t num_rows, int64_t depth) {
   if (to.kind == BFLOAT16) {
     uint16_t* halves = (uint16_t*)to.numbers + row * depth;
     for (int64_t i = 0; i < depth; i += W) store_bfloat(halves + i, load(x + i));
     return;
   }
-  if (to.kind == SPLIT_ROW) return split_row(x, to, row, depth);
   float *scale = to.scales + row, *total = to.sums + row;
   for (int64_t i = 0; i < depth; i += BLOCK, scale += num_rows, total += num_rows)
     if (to.kind == INT8)

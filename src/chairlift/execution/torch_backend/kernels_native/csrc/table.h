@@ -5,7 +5,7 @@
 
 namespace chairlift {
 
-constexpr int NUM_OPERATIONS = 17;
+constexpr int NUM_OPERATIONS = 15;
 
 struct Table {
   int64_t num_lanes;
