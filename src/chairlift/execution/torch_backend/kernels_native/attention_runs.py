@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from chairlift.execution.torch_backend.forward import ForwardBatch
 
 _MAX_RUN_ROWS = 48
+_ITEMS_PER_THREAD = 4
 _PART_TOKENS = 1024
 """Context that one item reads: short enough to share a long prompt's context among threads, long enough that putting
 parts together costs little."""
@@ -26,6 +27,14 @@ class AttentionRuns:
     num_partials: int
     """float32 numbers of partial results."""
     kept: list[NDArray[np.int32]]
+
+    def item_heads(self, num_threads: int, num_kv_heads: int) -> int:
+        """Return the key-value heads of a run that one item computes.
+
+        All, where that leaves every thread enough items: their keys and values lie side by side in memory, and what a
+        core reads ahead of one head is what it needs for the next.
+        """
+        return num_kv_heads if len(self.runs) >= _ITEMS_PER_THREAD * num_threads else 1
 
 
 def make_runs(batch: ForwardBatch, heads: tuple[int, int, int], page_size: int, window: int | None) -> AttentionRuns:

@@ -242,9 +242,10 @@ class NativeKernels:
         self._due.keep(runs)
         if self._recording is not None:
             self._recording.attention_operations[window].append(self._due.count)
+        item_heads = runs.item_heads(self._cut.num_threads, num_kv_heads)
         self._due.add(
             "attention",
-            len(runs.runs) * num_kv_heads,
+            len(runs.runs) * num_kv_heads // item_heads,
             runs.runs.ctypes.data,
             q.data_ptr(),
             out.data_ptr(),
@@ -262,7 +263,7 @@ class NativeKernels:
             float_bits(scale),
             *NOT_ROUNDED,
             num_rows,
-            len(runs.runs),
+            item_heads,
         )
         merges = len(runs.merges) > 0 or self._recording is not None
         if merges:

@@ -188,8 +188,9 @@ class Program:
         places = self._attention_operations[window]
         fields[places, FIRST_ARGUMENT] = runs.runs.ctypes.data
         fields[places, FIRST_ARGUMENT + 3] = partials_address
-        fields[places, FIRST_ARGUMENT + 20] = len(runs.runs)
-        fields[places, ITEMS_FIELD] = len(runs.runs) * num_kv_heads
+        item_heads = runs.item_heads(self._cut.num_threads, num_kv_heads)
+        fields[places, FIRST_ARGUMENT + 20] = item_heads
+        fields[places, ITEMS_FIELD] = len(runs.runs) * num_kv_heads // item_heads
         fields[places + 1, FIRST_ARGUMENT] = runs.merges.ctypes.data
         fields[places + 1, FIRST_ARGUMENT + 1] = partials_address
         fields[places + 1, ITEMS_FIELD] = len(runs.merges) * num_kv_heads

@@ -1,6 +1,7 @@
 // Paged attention for decodes and prefill chunks alike, with a softmax that is updated segment by segment.
 //
-// Knows nothing of requests: an item is a run of query tokens, a part of their context, and a key-value head.
+// Knows nothing of requests: an item is a run of query tokens, a part of their context, and a key-value head; or all of
+// these heads, which lie side by side in memory, where there are runs enough for all threads.
 //
 //   keys      0 .......................... 1,024 .......... 2,048 ....... the run's first token ... its last token
 //             | part 0                     | part 1         | part 2                                             |
@@ -39,7 +40,7 @@ struct AttentionArguments {
   double scale;
   Rounded rounded;
   int64_t num_rows;  // of all runs
-  int64_t num_runs;
+  int64_t item_heads;  // key-value heads of a run that an item computes
 };
 
 // Round one head's numbers of a row, as if the whole row were rounded: a head is whole blocks.
@@ -305,10 +306,8 @@ inline void finish_item(const AttentionArguments& a, const Run& run, int64_t kv_
   }
 }
 
-inline void attention_item(const int64_t* arguments, int64_t item) {
-  const AttentionArguments& a = *(const AttentionArguments*)arguments;
-  const Run& run = a.runs[item / a.num_kv_heads];
-  const int64_t kv_head = item % a.num_kv_heads, size = a.head_size, num_rows = run.num_tokens * a.group;
+inline void attend(const AttentionArguments& a, const Run& run, int64_t kv_head) {
+  const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   float* queries = scratch(num_rows * (2 * size + SCORE_STRIDE + 2));
   float *sums = queries + num_rows * size, *scores = sums + num_rows * size;
   float *highest = scores + num_rows * SCORE_STRIDE, *totals = highest + num_rows;
@@ -346,6 +345,18 @@ inline void attention_item(const int64_t* arguments, int64_t item) {
     start = stop;
   }
   finish_item(a, run, kv_head, {sums, highest, totals});
+}
+
+// Calls body(run, key-value head) for what an item computes.
+template <typename Body>
+inline void each_head(const AttentionArguments& a, int64_t item, Body body) {
+  const int64_t num_groups = a.num_kv_heads / a.item_heads, first_head = item % num_groups * a.item_heads;
+  for (int64_t head = first_head; head < first_head + a.item_heads; head++) body(item / num_groups, head);
+}
+
+inline void attention_item(const int64_t* arguments, int64_t item) {
+  const AttentionArguments& a = *(const AttentionArguments*)arguments;
+  each_head(a, item, [&](int64_t run, int64_t head) { attend(a, a.runs[run], head); });
 }
 
 struct Merge {

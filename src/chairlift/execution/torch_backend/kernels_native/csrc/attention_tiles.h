@@ -19,8 +19,7 @@ namespace CHAIRLIFT_ISA {
 
 constexpr int64_t STRIP = 16;          // tokens of a tile of keys
 constexpr int64_t CHUNK = TILE_BYTES;  // inputs of a product: numbers of a head, or tokens
-constexpr int64_t ITEMS_AHEAD = 2;     // that other threads take meanwhile
-constexpr int64_t STRIPS_AHEAD = 4;    // that are read from memory before they are needed
+constexpr int64_t STRIPS_AHEAD = 8;    // that are read from memory before they are needed
 
 // Rows of whole numbers in 16 bits: upper and lower bytes apart, and what they must be multiplied with.
 struct SplitRows {
@@ -97,10 +96,14 @@ inline void find_tile_segment(const AttentionArguments& a, const Run& run, int64
 inline void prefetch_keys(const AttentionArguments& a, const TileSegment& segment, int64_t strip) {
   if (strip >= segment.num_strips) return;
   const auto& place = segment.strips[strip];
-  for (int64_t row = 0; row < a.head_size / 4; row++) __builtin_prefetch(place.keys + row * a.page_size * 4, 0, 3);
-  __builtin_prefetch(place.key_scales, 0, 3);
-  prefetch(place.values, STRIP * a.head_size);
-  __builtin_prefetch(place.value_scales, 0, 2);
+  for (int64_t row = 0; row < a.head_size / 4; row++) __builtin_prefetch(place.keys + row * a.page_size * 4, 0, 2);
+  __builtin_prefetch(place.key_scales, 0, 2);
+}
+
+inline void prefetch_values(const AttentionArguments& a, const TileSegment& segment, int64_t strip) {
+  if (strip >= segment.num_strips) return;
+  prefetch(segment.strips[strip].values, STRIP * a.head_size);
+  __builtin_prefetch(segment.strips[strip].value_scales, 0, 2);
 }
 
 // Tiles: 0 and 1, 5 and 6 sums of upper and lower bytes; 2 and 3 those of rows; 4 and 7 keys or values.
@@ -175,15 +178,124 @@ inline void gather_by_tiles(const SplitRows& weights, int64_t first_row, int64_t
   }
 }
 
-// Read the first keys of an item that some thread will take soon: each page is a piece of memory of its own.
-inline void prefetch_item(const AttentionArguments& a, int64_t item) {
-  if (item >= a.num_runs * a.num_kv_heads) return;
-  const Run& run = a.runs[item / a.num_kv_heads];
-  TileSegment segment;
-  const int64_t stop = run.start + STRIPS_AHEAD * STRIP;
-  find_tile_segment(a, run, item % a.num_kv_heads, run.start, stop < run.stop ? stop : run.stop, segment);
-  for (int64_t strip = 0; strip < segment.num_strips; strip++) prefetch_keys(a, segment, strip);
+#if defined(__AVX512VNNI__)
+
+constexpr int64_t MOST_FEW_ROWS = 4;  // for which loading tiles costs more than it brings: a decode's query heads
+
+// Four bytes of rows times 16 words: the same whole numbers as products of tiles give.
+inline __m512i add_words(__m512i sum, uint32_t unsigned_bytes, __m512i words) {
+  return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32((int)unsigned_bytes), words);
 }
+
+inline uint32_t word_at(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, 4);
+  return word;
+}
+
+// Four strips at a time, whose pages are read from memory side by side.
+template <int R>
+inline void score_few(const AttentionArguments& a, const SplitRows& queries, const TileSegment& segment, float* scores) {
+  constexpr int S = 4;
+  const int64_t size = a.head_size;
+  for (int64_t first = 0; first < segment.num_strips; first += S) {
+    __m512i upper[R][S], lower[R][S], all_keys[S];
+    const char* keys[S];
+    int64_t strips[S];
+#pragma GCC unroll 4
+    for (int s = 0; s < S; s++) {
+      strips[s] = first + s < segment.num_strips ? first + s : first;  // the first one once more where there is no other
+      keys[s] = segment.strips[strips[s]].keys;
+      prefetch_keys(a, segment, first + s + STRIPS_AHEAD);
+      all_keys[s] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) upper[r][s] = lower[r][s] = _mm512_setzero_si512();
+    }
+    for (int64_t i = 0; i < size; i += 4) {
+      __m512i words[S];
+#pragma GCC unroll 4
+      for (int s = 0; s < S; s++) {
+        words[s] = _mm512_loadu_si512(keys[s] + i * a.page_size);
+        all_keys[s] = add_words(all_keys[s], 0x01010101, words[s]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) {
+        // Upper bytes have a sign, which the instruction does not know: 128 more each, and that many keys less.
+        const uint32_t high = word_at(queries.upper + r * size + i) ^ 0x80808080;
+        const uint32_t low = word_at(queries.lower + r * size + i);
+#pragma GCC unroll 4
+        for (int s = 0; s < S; s++) {
+          upper[r][s] = add_words(upper[r][s], high, words[s]);
+          lower[r][s] = add_words(lower[r][s], low, words[s]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < S; s++) {
+      const vf key_scale = load((const float*)segment.strips[strips[s]].key_scales);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) {
+        const vi whole = (((vi)upper[r][s] - ((vi)all_keys[s] << 7)) << 8) + (vi)lower[r][s];
+        store(scores + r * SCORE_STRIDE + strips[s] * STRIP,
+              __builtin_convertvector(whole, vf) * (key_scale * queries.scales[r]));
+      }
+    }
+  }
+}
+
+template <int R>
+inline void gather_few(const AttentionArguments& a, const SplitRows& weights, const TileSegment& segment, float* sums) {
+  constexpr int C = 4;  // vectors of the head at a time: sizes are whole chunks
+  const int64_t size = a.head_size;
+  for (int64_t column = 0; column < size; column += C * W) {
+    __m512i upper[R][C], lower[R][C];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c++) upper[r][c] = lower[r][c] = _mm512_setzero_si512();
+    for (int64_t strip = 0; strip < segment.num_strips; strip++) {
+      if (column == 0) prefetch_values(a, segment, strip + STRIPS_AHEAD);
+      for (int64_t t = 0; t < STRIP; t += 4) {
+        const char* values = segment.strips[strip].values + t * size + 4 * column;
+        __m512i words[C];
+#pragma GCC unroll 4
+        for (int c = 0; c < C; c++) words[c] = _mm512_loadu_si512(values + c * TILE_BYTES);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+          const int64_t place = r * SEGMENT_TOKENS + strip * STRIP + t;
+          const uint32_t high = word_at(weights.upper + place), low = word_at(weights.lower + place);
+#pragma GCC unroll 4
+          for (int c = 0; c < C; c++) {
+            upper[r][c] = add_words(upper[r][c], high, words[c]);
+            lower[r][c] = add_words(lower[r][c], low, words[c]);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c++) {
+        float* to = sums + r * size + column + c * W;
+        const vi whole = ((vi)upper[r][c] << 8) + (vi)lower[r][c];
+        store(to, load(to) + __builtin_convertvector(whole, vf) * weights.scales[r]);
+      }
+  }
+}
+
+template <typename Body>
+inline void with_few_rows(int64_t num_rows, Body body) {
+  if (num_rows == 1) body(std::integral_constant<int, 1>());
+  if (num_rows == 2) body(std::integral_constant<int, 2>());
+  if (num_rows == 3) body(std::integral_constant<int, 3>());
+  if (num_rows == 4) body(std::integral_constant<int, 4>());
+}
+
+#else
+
+constexpr int64_t MOST_FEW_ROWS = 0;
+
+#endif
 
 inline void set_attention_tiles(int64_t num_rows) {
   TileShapes shapes;
@@ -192,13 +304,9 @@ inline void set_attention_tiles(int64_t num_rows) {
   set_tiles(shapes);
 }
 
-inline void attention_tiles_item(const int64_t* arguments, int64_t item) {
-  const AttentionArguments& a = *(const AttentionArguments*)arguments;
-  if (a.kv_type != KV_INT8_TILES) return attention_item(arguments, item);
-  const Run& run = a.runs[item / a.num_kv_heads];
-  const int64_t kv_head = item % a.num_kv_heads, size = a.head_size, num_rows = run.num_tokens * a.group;
-  // Tiles of equal shape; what the last one has too many is computed from whatever is there, and never looked at.
-  const int64_t tile_rows = num_rows < TILE_ROWS ? num_rows : TILE_ROWS;
+// tile_rows: of tiles of equal shape; what the last one has too many is computed from whatever is there, and never looked at.
+inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t kv_head, int64_t tile_rows) {
+  const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   const int64_t padded_rows = (num_rows + tile_rows - 1) / tile_rows * tile_rows;
   float* sums = scratch(num_rows * (size + SCORE_STRIDE + 2) + 2 * padded_rows + SEGMENT_TOKENS +
                         (padded_rows * (2 * size + 2 * SEGMENT_TOKENS) + SEGMENT_TOKENS * size) / 4 + 64);
@@ -229,19 +337,23 @@ inline void attention_tiles_item(const int64_t* arguments, int64_t item) {
     highest[row] = LOWEST, totals[row] = 0;
   }
   for (int64_t i = 0; i < num_rows * size; i++) sums[i] = 0;
-  set_attention_tiles(tile_rows);
   for (int64_t start = run.start; start < run.stop;) {
     const int64_t stop = segment_end(start), count = stop - start;
     if (start > run.start) {
       find_tile_segment(a, run, kv_head, start, stop, segment);
       for (int64_t strip = 0; strip < STRIPS_AHEAD; strip++) prefetch_keys(a, segment, strip);
     }
-    for (int64_t row = 0; row < num_rows; row += tile_rows)
+    for (int64_t strip = 0; strip < STRIPS_AHEAD; strip++) prefetch_values(a, segment, strip);
+    const bool is_few = num_rows <= MOST_FEW_ROWS;
+#if defined(__AVX512VNNI__)
+    with_few_rows(num_rows, [&](auto rows) { score_few<decltype(rows)::value>(a, queries, segment, scores); });
+#endif
+    for (int64_t row = 0; row < num_rows && !is_few; row += tile_rows)
       score_by_tiles(a, queries, row, num_rows - row < tile_rows ? num_rows - row : tile_rows, segment, scores);
-    if (stop == run.stop) prefetch_item(a, item + ITEMS_AHEAD);
     for (int64_t strip = 0; strip < segment.num_strips; strip++) {
+      if (!is_few) prefetch_values(a, segment, strip + STRIPS_AHEAD);
       std::memcpy(value_scales + strip * STRIP, segment.strips[strip].value_scales, 4 * STRIP);
-      std::memcpy(values + strip * STRIP * size, segment.strips[strip].values, STRIP * size);
+      if (!is_few) std::memcpy(values + strip * STRIP * size, segment.strips[strip].values, STRIP * size);
     }
     // Behind the last token there may be scales that are not numbers, which not even a weight of zero undoes.
     for (int64_t t = count; t < segment.num_strips * STRIP; t++) value_scales[t] = 0;
@@ -253,12 +365,27 @@ inline void attention_tiles_item(const int64_t* arguments, int64_t item) {
             size);
       split_weights(row_scores, count, weights, row);
     }
-    for (int64_t row = 0; row < num_rows; row += tile_rows)
+#if defined(__AVX512VNNI__)
+    with_few_rows(num_rows, [&](auto rows) { gather_few<decltype(rows)::value>(a, weights, segment, sums); });
+#endif
+    for (int64_t row = 0; row < num_rows && !is_few; row += tile_rows)
       gather_by_tiles(weights, row, num_rows - row < tile_rows ? num_rows - row : tile_rows, count, values, size, sums);
     start = stop;
   }
-  release_tiles();
   finish_item(a, run, kv_head, {sums, highest, totals});
+}
+
+inline void attention_tiles_item(const int64_t* arguments, int64_t item) {
+  const AttentionArguments& a = *(const AttentionArguments*)arguments;
+  if (a.kv_type != KV_INT8_TILES) return attention_item(arguments, item);
+  // Setting shapes costs as much as thirty products.
+  int64_t shaped = 0;
+  each_head(a, item, [&](int64_t run, int64_t head) {
+    const int64_t num_rows = a.runs[run].num_tokens * a.group, tile_rows = num_rows < TILE_ROWS ? num_rows : TILE_ROWS;
+    if (num_rows > MOST_FEW_ROWS && shaped == 0) set_attention_tiles(shaped = tile_rows);
+    attend_by_tiles(a, a.runs[run], head, tile_rows);
+  });
+  if (shaped) release_tiles();
 }
 
 }  // namespace CHAIRLIFT_ISA
