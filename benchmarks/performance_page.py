@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import Machine
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/performance.md")
@@ -136,7 +138,12 @@ def _peer_table(record: Record, task: str) -> str:
         cells = (str(engine.get("num_requests", "")), f"{speed:.0f}", ", ".join(f"{run:.0f}" for run in runs), ratio)
         rows.append((f"{label} {_version(engine)}".strip(), ran, *cells))
     columns = ("Configuration", ">Requests", f">{unit}", ">Rounds", ">Chairlift / it")
-    place = f"{title}. {record.get('machine', '')}, {details.get('date', record.get('date', ''))}:"
+    # A section keeps its machine when others are measured on another one.
+    measured_on = details.get("machine")
+    machine = (
+        Machine(**{**measured_on, "flags": tuple(measured_on["flags"])}) if measured_on else record.get("machine", "")
+    )
+    place = f"{title}. {machine}, {details.get('date', record.get('date', ''))}:"
     return f"{place}\n\n{_table(('Engine', *columns), rows)}"
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from benchmarks.machine import this_machine
 from benchmarks.peers.catalogue import Peer
 
 _STAMP = "installed.json"
 _CMAKE_OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
     "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
@@ -28,7 +28,16 @@ _CMAKE_OPTIONS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
 )
-"""Everything that this processor has, and nothing that is fetched while building."""
+"""Nothing that is fetched while building."""
+_NATIVE = ("-DGGML_NATIVE=ON",)
+_WITHOUT_TILES = (
+    "-DGGML_NATIVE=OFF",
+    "-DGGML_AVX512=ON",
+    "-DGGML_AVX512_VBMI=ON",
+    "-DGGML_AVX512_VNNI=ON",
+    "-DGGML_AVX512_BF16=ON",
+)
+"""Where the processor has AMX: a native build of this version ends with an illegal instruction there."""
 
 
 class CannotInstallError(Exception):
@@ -120,6 +129,7 @@ class Installer:
                 str(folder / "build"),
                 *generator,
                 *_CMAKE_OPTIONS,
+                *(_WITHOUT_TILES if "amx_tile" in this_machine().flags else _NATIVE),
             ]
         )
         jobs = str(len(os.sched_getaffinity(0)))

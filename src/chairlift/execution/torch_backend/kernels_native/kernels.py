@@ -371,15 +371,16 @@ class NativeKernels:
         """Write down the rounding; return numbers, and where scales and sums of 32 whole ones lie ``[K / 32, T]``."""
         num_rows, depth = x.shape
         rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
-        scales = sums = None
+        scale_rows = sum_rows = None
         if not dtype.is_floating_point:
             num_blocks = depth // BLOCK_SIZE
-            scales, sums = self._buffers.empty(num_blocks, num_rows), self._buffers.empty(num_blocks, num_rows)
-        addresses = tuple(0 if part is None else part.data_ptr() for part in (scales, sums))
-        place = (_ROUNDED_KINDS[dtype], rounded.data_ptr(), *addresses)
+            scale_rows, sum_rows = (self._buffers.empty(num_blocks, num_rows) for _ in range(2))
+        scales = 0 if scale_rows is None else scale_rows.data_ptr()
+        sums = 0 if sum_rows is None else sum_rows.data_ptr()
+        place = (_ROUNDED_KINDS[dtype], rounded.data_ptr(), scales, sums)
         if not self._rounding.round_on_the_way(x, place):
             self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
-        return rounded, *addresses
+        return rounded, scales, sums
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""
