@@ -79,3 +79,15 @@ def test_compiling_says_what_is_done_and_nothing_where_nothing_is(small_sources:
     lines.clear()
     compilation.compile_library(small_sources, say=lines.append)
     assert lines == []
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
+def test_a_compiler_that_is_too_old_for_the_newest_instructions_leaves_them_out(
+    small_sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("-mno-such-instructions",)
+    monkeypatch.setattr(compilation, "_INSTRUCTION_SETS", {"generic": (), compilation._NEWEST: flags})
+    lines: list[str] = []
+    compilation.compile_library(small_sources, say=lines.append)
+    assert "too old for amx" in lines[0]
+    assert {line.split(":")[1].split()[0] for line in lines[2:]} == {"generic", "library"}

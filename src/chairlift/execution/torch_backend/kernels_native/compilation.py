@@ -32,6 +32,8 @@ _TILES = (_WIDE, "-DCHAIRLIFT_TILES")
 _INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"generic": (), "wide": (_WIDE,), "tiles": _TILES}
 if platform.machine().lower() in ("x86_64", "amd64"):
     _INSTRUCTION_SETS |= {"avx2": _AVX2, "avx512": (_WIDE, *_AVX512), "amx": (*_TILES, *_AMX)}
+_NEWEST = "amx"
+"""Left out where the compiler is too old for it (before GCC 11 or Clang 12); all others are older than C++ 17."""
 
 
 class CompilationError(Exception):
@@ -64,13 +66,17 @@ def compile_library(
         return
     path = _find_compiler([compiler] if compiler else _COMPILERS)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = {name: Path(folder, f"{name}.o") for name in (*_INSTRUCTION_SETS, "library")}
+        sets = dict(_INSTRUCTION_SETS)
+        if _NEWEST in sets and not _accepts(path, sets[_NEWEST]):
+            say(f"  {path} is too old for {_NEWEST}, which is left out.")
+            del sets[_NEWEST]
+        objects = {name: Path(folder, f"{name}.o") for name in (*sets, "library")}
         commands = {
             name: [path, *_FLAGS, *flags, f"-DCHAIRLIFT_ISA={name}", "-c", "isa.cpp", "-o", str(objects[name])]
-            for name, flags in _INSTRUCTION_SETS.items()
+            for name, flags in sets.items()
         }
-        define = f'-DCHAIRLIFT_SOURCE_DIGEST="{digest}"'
-        commands["library"] = [path, *_FLAGS, define, "-c", "library.cpp", "-o", str(objects["library"])]
+        defines = [f'-DCHAIRLIFT_SOURCE_DIGEST="{digest}"', *(f"-DCHAIRLIFT_HAS_{name}" for name in sets)]
+        commands["library"] = [path, *_FLAGS, *defines, "-c", "library.cpp", "-o", str(objects["library"])]
         say(f"Compiling the C++ kernels with {path}: about half a minute on two cores.")
         pending = [pool.submit(_timed_run, command) for command in commands.values()]
         names = dict(zip(pending, commands, strict=True))
@@ -88,6 +94,14 @@ def _find_compiler(names: Sequence[str]) -> str:
         if path := shutil.which(name):
             return path
     raise CompilationError(f"no C++ compiler found (looked for {', '.join(names)})")
+
+
+def _accepts(compiler: str, flags: Sequence[str]) -> bool:
+    """Whether the compiler and its assembler know an instruction set."""
+    command = [compiler, *flags, "-x", "c++", "-c", "-", "-o", os.devnull]
+    # What the kernels say to the assembler by themselves.
+    source = 'void one() { asm volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); }\n'
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode == 0
 
 
 def _timed_run(command: list[str]) -> float:

@@ -25,6 +25,7 @@ extern const chairlift::Table table;
 namespace avx512 {
 extern const chairlift::Table table;
 }
+#if defined(CHAIRLIFT_HAS_amx)
 namespace amx {
 extern const chairlift::Table table;
 }
@@ -42,6 +43,7 @@ static bool may_use_tiles() {
 #endif
 }
 #endif
+#endif
 
 #define CHAIRLIFT_PUBLIC extern "C" __attribute__((visibility("default")))
 
@@ -57,7 +59,10 @@ CHAIRLIFT_PUBLIC const chairlift::Table* chairlift_table(const char* name) {
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   if (!std::strcmp(name, "avx512") && has_avx512) return &avx512::table;
-  if (!std::strcmp(name, "amx") && has_avx512 && __builtin_cpu_supports("avx512bf16") && may_use_tiles()) return &amx::table;
+#if defined(CHAIRLIFT_HAS_amx)
+  if (!std::strcmp(name, "amx") && has_avx512 && __builtin_cpu_supports("avx512bf16") && may_use_tiles())
+    return &amx::table;
+#endif
 #endif
   return nullptr;
 }
