@@ -12,6 +12,8 @@ from chairlift.errors import ConfigurationError
 from chairlift.execution.torch_backend import build, device, numbers
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels, plain_kernels
+from chairlift.execution.torch_backend.kernels_native import library
+from chairlift.execution.torch_backend.kernels_native.library import open_library
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 
 PAGE_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # keys and values, layers, heads, head size, page size, float32
@@ -77,6 +79,17 @@ def test_auto_takes_bfloat16_only_where_the_cpu_computes_it(
 ) -> None:
     monkeypatch.setattr(numbers, "computes_bfloat16", lambda: native)
     assert built(source, CacheSettings(kv_cache_memory="1MiB"), dtype="auto").dtype == expected
+
+
+@pytest.mark.skipif(not library.LIBRARY.exists(), reason="there was no C++ compiler")
+def test_bfloat16_runs_in_cpp_where_there_are_tiles(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "open_library", lambda: open_library("tiles"))
+    ready = built(source, CacheSettings(kv_cache_memory="1MiB", kv_cache_dtype="int8"), dtype="bfloat16")
+    assert "in bfloat16 on 1 thread with C++ kernels for tiles" in ready.description
+    assert ready.dtype == "bfloat16"
+    monkeypatch.setattr(library, "open_library", lambda: open_library("generic"))
+    with pytest.raises(ConfigurationError, match="--kv-cache-dtype int8 does not work with the kernels"):
+        built(source, CacheSettings(kv_cache_memory="1MiB", kv_cache_dtype="int8"), dtype="bfloat16")
 
 
 def test_without_numba_plain_kernels_serve(monkeypatch: pytest.MonkeyPatch) -> None:

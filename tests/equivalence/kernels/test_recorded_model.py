@@ -97,6 +97,27 @@ def test_the_program_says_what_transformers_says(kernels: NativeKernels, variant
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_in_bfloat16_say_about_what_transformers_says(variant: str, tmp_path: Path) -> None:
+    """Products in tiles, everything else in float32, a row alone and among others."""
+    architecture, config = VARIANTS[variant]
+    source = save_tiny_model(tmp_path, architecture, **config)
+    try:
+        library = open_library("tiles")
+    except LibraryError as error:
+        pytest.skip(str(error))
+    threads = WorkerThreads(2)
+    native = NativeKernels(library, threads)
+    model = load_model(source, torch.float32, native, product_dtype=torch.bfloat16)
+    tokens = random_tokens(90)
+    logits = PagedRunner(EveryRow(model, RecordedModel(model, native, 64))).run(tokens, 33, 40)
+    alone = PagedRunner(EveryRow(model, RecordedModel(model, native, 64))).run(tokens, *[1] * 89)
+    threads.close()
+    expected = reference_logits(tiny_model(architecture, **config), tokens)
+    torch.testing.assert_close(logits, expected, atol=0.05 * expected.abs().max().item(), rtol=0)
+    assert torch.equal(logits, alone)
+
+
 def test_a_model_whose_outputs_do_not_fill_panels_computes_its_steps_itself(
     kernels: NativeKernels, tmp_path: Path
 ) -> None:
