@@ -2,7 +2,7 @@
 
 import torch
 
-from chairlift.execution.torch_backend.kernels_native.kernels import INT8_FOR_TILES
+from chairlift.execution.torch_backend.kernels_native.page_layout import INT8_FOR_TILES
 from tests.equivalence.kernels.eager_kernels import EagerKernels
 
 

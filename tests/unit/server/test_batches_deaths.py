@@ -18,7 +18,7 @@ from tests.unit.server.test_batches import Site, line, run, until
 from tests.unit.server.test_batches_windows import at_work, kept
 
 NUM_LINES = 6
-MOST_TURNS = 1000
+MOST_TURNS = 100_000
 
 
 @pytest.fixture

@@ -15,11 +15,18 @@ from chairlift.execution.torch_backend.kernels_native.buffers import Buffers
 from chairlift.execution.torch_backend.kernels_native.library import Library
 from chairlift.execution.torch_backend.kernels_native.operations import OperationList
 from chairlift.execution.torch_backend.kernels_native.packing import PackedLinear, pack_linear
+from chairlift.execution.torch_backend.kernels_native.page_layout import KV_TYPES, fits_head_size, kv_type
+from chairlift.execution.torch_backend.kernels_native.products import (
+    Product,
+    Rows,
+    rounded_dtype,
+    rows_for,
+    write_product,
+)
 from chairlift.execution.torch_backend.kernels_native.program import (
     ROWS_PER_ITEM,
     Cut,
     Inputs,
-    LinearShape,
     Program,
     Recording,
 )
@@ -31,17 +38,6 @@ from chairlift.execution.torch_backend.kernels_native.rounding import (
 )
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
-
-_WHOLE = {"linear_nibble": torch.int8, "linear_byte": torch.int16}
-"""What rows are rounded to without tiles; with them it is bfloat16."""
-_ROUNDED_KINDS = {torch.int8: 8, torch.int16: 16, torch.bfloat16: 2}
-"""``NumberKind`` of ``csrc/rows.h``."""
-_KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-INT8_FOR_TILES = 3
-_TILE_TOKENS, _TILE_NUMBERS, _MAX_TILE_HEAD_SIZE = 16, 64, 512
-_HEAD_SIZE_UNIT = 16
-_MAX_HEAD_SIZE = 1024
-_MATRIX = 2  # axes
 
 
 class _CannotRecord(Exception):
@@ -74,22 +70,17 @@ class NativeKernels:
         """Whether products are of rows in bfloat16."""
         return self._has_tiles
 
-    kv_dtypes = frozenset(_KV_TYPES)
+    kv_dtypes = frozenset(KV_TYPES)
     """Numbers that KV pages may hold."""
 
     @staticmethod
     def supports(head_size: int) -> bool:
         """Whether attention works with a head size, whatever the instruction set."""
-        return head_size % _HEAD_SIZE_UNIT == 0 and head_size <= _MAX_HEAD_SIZE
+        return fits_head_size(head_size)
 
     def kv_type(self, dtype: torch.dtype, head_size: int, page_size: int) -> int:
         """``KVType`` of ``csrc/rows.h``: how numbers lie in pages."""
-        fits_tiles = (
-            page_size % _TILE_TOKENS == 0 and head_size % _TILE_NUMBERS == 0 and head_size <= _MAX_TILE_HEAD_SIZE
-        )
-        if dtype == torch.int8 and self._has_tiles and fits_tiles:
-            return INT8_FOR_TILES
-        return _KV_TYPES[dtype]
+        return kv_type(dtype, head_size, page_size, has_tiles=self._has_tiles)
 
     def pack_linear(self, weight: torch.Tensor | BlockWeight, bias: torch.Tensor | None = None) -> PackedLinear:
         """Lay weights out the way they are read."""
@@ -149,41 +140,19 @@ class NativeKernels:
         in_tiles = self._has_tiles and "linear_float" not in (gate_up.operation, down.operation)
         if not in_tiles or width % gate_up.panel_width:
             return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
-        # In bfloat16, which the next product takes as it is.
-        gated = self._buffers.empty(len(x), width, dtype=torch.bfloat16)
-        num_panels = width // gate_up.panel_width
-        self._multiply(gate_up.operation.replace("linear", "gated"), x, gate_up, num_panels, gated)
+        gated = self._buffers.empty(len(x), width, dtype=torch.bfloat16)  # as the next product takes it
+        operation = gate_up.operation.replace("linear", "gated")
+        self._multiply(operation, x, gate_up, width // gate_up.panel_width, gated)
         return self.linear(gated, down)
 
     def _multiply(
         self, operation: str, x: torch.Tensor, packed: PackedLinear, num_panels: int, y: torch.Tensor
     ) -> None:
-        num_rows, depth = x.shape
-        if not num_rows:
-            return
-        inputs, scales, sums = x, 0, 0
-        if packed.operation != "linear_float" and x.dtype == torch.float32:
-            inputs, scales, sums = self._round(x, torch.bfloat16 if self._has_tiles else _WHOLE[packed.operation])
-        shape = LinearShape(depth * inputs.element_size(), num_panels)
-        block_rows, block_panels = self._cut.block_sizes(num_rows, *shape)
-        if self._recording is not None:
-            self._recording.linear_operations[num_rows, shape].append(self._due.count)
-        self._due.add(
-            operation,
-            -(-num_rows // block_rows) * -(-num_panels // block_panels),
-            inputs.data_ptr(),
-            inputs.stride(0),
-            scales,
-            sums,
-            packed.panels.ctypes.data,
-            0 if packed.bias is None else packed.bias.data_ptr(),
-            y.data_ptr(),
-            num_rows,
-            depth,
-            num_panels,
-            block_rows,
-            block_panels,
-        )
+        if len(x):
+            rows = Rows(x, 0, 0)
+            if packed.operation != "linear_float" and x.dtype == torch.float32:
+                rows = self._round(x, rounded_dtype(packed, has_tiles=self._has_tiles))
+            write_product(self._due, self._recording, self._cut, rows, Product(operation, packed, num_panels, y))
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last axis."""
@@ -346,15 +315,15 @@ class NativeKernels:
         return program.output(len(sample_rows))
 
     def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        width = x.shape[-1]
+        width, group = x.shape[-1], 1 if x.ndim == 2 else x.shape[1]  # rows, or heads of each row
         num_rows = x.numel() // width
         out = self._buffers.empty(*x.shape)
         self._add_rows(
             "norm",
-            (len(x), 1 if x.ndim == 2 else x.shape[1], 6),
+            (len(x), group, 6),
             x.data_ptr(),
             x.stride(0),
-            1 if x.ndim == 2 else x.shape[1],
+            group,
             residual_address,
             weight.data_ptr(),
             out.data_ptr(),
@@ -363,24 +332,16 @@ class NativeKernels:
             float_bits(eps),
             *NOT_ROUNDED,
         )
-        if x.ndim == _MATRIX:
+        if group == 1:
             self._rounding.may_round(out, 9)
         return out
 
-    def _round(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int, int]:
-        """Write down the rounding; return numbers, and where scales and sums of 32 whole ones lie ``[K / 32, T]``."""
-        num_rows, depth = x.shape
-        rounded = self._buffers.empty(num_rows, depth, dtype=dtype)
-        scale_rows = sum_rows = None
-        if not dtype.is_floating_point:
-            num_blocks = depth // BLOCK_SIZE
-            scale_rows, sum_rows = (self._buffers.empty(num_blocks, num_rows) for _ in range(2))
-        scales = 0 if scale_rows is None else scale_rows.data_ptr()
-        sums = 0 if sum_rows is None else sum_rows.data_ptr()
-        place = (_ROUNDED_KINDS[dtype], rounded.data_ptr(), scales, sums)
+    def _round(self, x: torch.Tensor, dtype: torch.dtype) -> Rows:
+        """Write down the rounding."""
+        rows, place = rows_for(self._buffers, x, dtype)
         if not self._rounding.round_on_the_way(x, place):
-            self._add_rows("round", (num_rows, 1, 2), x.data_ptr(), x.stride(0), num_rows, depth, *place)
-        return rounded, scales, sums
+            self._add_rows("round", (len(x), 1, 2), x.data_ptr(), x.stride(0), *x.shape, *place)
+        return rows
 
     def _add_rows(self, name: str, rows: tuple[int, int, int], *arguments: int) -> None:
         """Write down an operation on rows: how many, how many of its own in each, which argument holds the product."""
