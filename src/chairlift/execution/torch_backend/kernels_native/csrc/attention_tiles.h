@@ -77,14 +77,14 @@ struct TileSegment {
   struct {
     const char *keys, *values, *key_scales, *value_scales;
   } strips[SEGMENT_TOKENS / STRIP];
-  int64_t count, num_strips;
+  int64_t num_strips;
 };
 
 inline void find_tile_segment(const AttentionArguments& a, const Run& run, int64_t kv_head, int64_t start, int64_t stop,
                               TileSegment& segment) {
   const int64_t scales_offset = a.page_size * a.head_size;
   const int64_t part_bytes = a.page_size * kv_token_bytes(a.kv_type, a.head_size);
-  segment.count = stop - start, segment.num_strips = 0;
+  segment.num_strips = 0;
   for (int64_t token = start; token < stop; token += STRIP) {
     const int64_t first = token % a.page_size;
     const char* keys = a.kv + (run.pages[token / a.page_size] * a.num_kv_heads + kv_head) * part_bytes;
@@ -107,7 +107,7 @@ inline void prefetch_values(const AttentionArguments& a, const TileSegment& segm
 }
 
 // Tiles: 0 and 1, 5 and 6 sums of upper and lower bytes; 2 and 3 those of rows; 4 and 7 keys or values.
-
+//
 // Scores of up to 16 rows.
 inline void score_by_tiles(const AttentionArguments& a, const SplitRows& queries, int64_t first_row, int64_t num_rows,
                            const TileSegment& segment, float* scores) {

@@ -27,7 +27,7 @@ struct ByteBlock {
 };
 
 struct LinearArguments {
-  const void* x;          // float32, int8 or int16 [T, K]
+  const void* x;          // float32, bfloat16, int8 or int16 [T, K]
   int64_t x_stride;       // in numbers
   const float* x_scales;  // [K / 32, T]
   const float* x_sums;    // [K / 32, T], of a block's inputs

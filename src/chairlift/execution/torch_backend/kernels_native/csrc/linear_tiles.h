@@ -32,7 +32,6 @@ struct NibbleTile {
   uint32_t weights[TILE_ROWS / 4][W];  // eight nibbles: numbers i and 16 + i of four rows, see as_halves
 };
 
-
 // A number for each of 8 outputs, and the same 8 numbers of the other half, each twice: for the two inputs of a word.
 struct Doubled {
   vf low, high;
@@ -124,8 +123,7 @@ inline void each_sum(Body body) {
   if constexpr (T == 2 && P == 2) body(std::integral_constant<int, 3>(), 1, 1);
 }
 
-// Fill makes a block's weights before they are loaded: while the processor works on the tiles of one block, vectors make
-// the next one.
+// Fill makes a block's weights before they are loaded.
 template <int T, int P, typename Fill>
 inline void multiply_tiles(const TileRows& rows, const uint16_t* const* weights, int64_t count, Fill fill) {
   each_sum<T, P>([&](auto sum, int64_t tile, int64_t panel) {
@@ -286,10 +284,8 @@ inline void gated_tiles_item(const int64_t* arguments, int64_t item) {
     multiply_panels_by_tiles<2>(both, biases, memory.tiles, a, first_row, end_row, {memory.sums, 2 * W, memory.sums}, shapes);
     uint16_t* out = (uint16_t*)a.y + first_row * width + p * W;
     const float* sums = memory.sums;
-    for (int64_t row = first_row; row < end_row; row++, out += width, sums += 2 * W) {
-      const vf gate = load(sums);
-      store_bfloat(out, gate / (1.0f + exponential(-gate)) * load(sums + W));
-    }
+    for (int64_t row = first_row; row < end_row; row++, out += width, sums += 2 * W)
+      store_bfloat(out, silu(load(sums)) * load(sums + W));
   }
   release_tiles();
 }

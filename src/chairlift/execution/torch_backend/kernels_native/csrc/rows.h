@@ -158,6 +158,7 @@ struct ActivationArguments {
 };
 
 inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
+inline vf silu(vf x) { return x / (1.0f + exponential(-x)); }
 
 // out = silu(first half of each row) * second half, and out rounded if asked for
 inline void silu_mul_item(const int64_t* arguments, int64_t item) {
@@ -166,10 +167,7 @@ inline void silu_mul_item(const int64_t* arguments, int64_t item) {
   each_row(item, a.num_rows, [&](int64_t row) {
     const float *gate = a.gate_up + 2 * row * a.width, *up = gate + a.width;
     float* out = a.out + row * a.width;
-    for (int64_t i = 0; i < wide; i += W) {
-      const vf g = load(gate + i);
-      store(out + i, g / (1.0f + exponential(-g)) * load(up + i));
-    }
+    for (int64_t i = 0; i < wide; i += W) store(out + i, silu(load(gate + i)) * load(up + i));
     for (int64_t i = wide; i < a.width; i++) out[i] = silu(gate[i]) * up[i];
     if (a.rounded.kind) round_row(out, a.rounded, row, a.num_rows, a.width);
   });
