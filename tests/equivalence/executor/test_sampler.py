@@ -14,8 +14,9 @@ from chairlift.core.sampling_params import SamplingParams
 from chairlift.core.step_plan import NewRequest
 from chairlift.execution.torch_backend.batch import SamplingRows
 from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
+from chairlift.execution.torch_backend.most_likely import most_likely
 from chairlift.execution.torch_backend.request_table import RequestTable
-from chairlift.execution.torch_backend.sampler import sample
+from chairlift.execution.torch_backend.sampler import is_greedy, sample, sample_greedily
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 VOCAB_SIZE = 1000
@@ -58,6 +59,8 @@ class Rows:
         )
         sampled = sample(logits[order].clone(), table, rows, self.draw)
         assert sampled.failed_rows == ()
+        if is_greedy(table, rows):
+            assert sample_greedily(most_likely(logits[order])).token_ids.tolist() == sampled.token_ids.tolist()
         return sampled.token_ids.tolist()
 
 
@@ -281,3 +284,28 @@ def test_both_ways_draw_the_same_tokens() -> None:
         compiled = rows.sample(logits)
     kernels.close()
     assert sum(a != b for a, b in zip(plain, compiled, strict=True)) <= 2
+
+
+def test_rows_that_want_more_than_their_most_likely_token_are_not_greedy() -> None:
+    for sampling, greedy in (
+        (SamplingParams(temperature=0.0), True),
+        (SamplingParams(temperature=1.0, top_k=1), True),
+        (SamplingParams(temperature=1.0), False),
+        (SamplingParams(temperature=0.0, logprobs=0), False),
+        (SamplingParams(temperature=0.0, frequency_penalty=0.5), False),
+        (SamplingParams(temperature=0.0, logit_bias={3: 1.0}), False),
+        (SamplingParams(temperature=0.0, min_tokens=3, max_tokens=4), False),
+    ):
+        table = RequestTable(2, 4, 4)
+        for request_id, one in enumerate((SamplingParams(temperature=0.0), sampling)):
+            table.add(NewRequest(request_id, (7,), 1, 0, (0,), one, 0, frozenset({5})))
+        rows = SamplingRows(np.array([table.row(0), table.row(1)]), np.array([1, 1]), torch.arange(2))
+        assert is_greedy(table, rows) == greedy, sampling
+
+
+def test_greedy_rows_without_a_finite_highest_logit_fail() -> None:
+    logits = torch.zeros(5, 8)
+    logits[1, 3], logits[2, 4], logits[3], logits[4, 2] = torch.nan, torch.inf, -torch.inf, -torch.inf
+    sampled = sample_greedily(most_likely(logits))
+    assert (sampled.failed_rows, sampled.broken_rows) == ((1, 2, 3), (1, 2))
+    assert sampled.token_ids[[0, 4]].tolist() == [0, 0]

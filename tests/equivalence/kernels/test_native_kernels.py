@@ -106,6 +106,33 @@ def test_a_gated_mlp_is_two_products(
     torch.testing.assert_close(kernels.gated_mlp(x, gate_up, down), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", QUANTIZERS)
+@pytest.mark.parametrize("num_rows", [0, 1, 33, 300])
+@pytest.mark.parametrize(("outputs", "inputs", "has_bias"), [(1000, 576, False), (47, 64, True), (5, 32, True)])
+def test_argmax_is_that_of_all_outputs(
+    kernels: EagerKernels, kind: str, num_rows: int, outputs: int, inputs: int, has_bias: bool
+) -> None:
+    weight = torch.randn(outputs, inputs)
+    weight[3::7] = weight[2]  # equal ones: the first counts
+    x = torch.randn(num_rows, inputs)
+    # All outputs below zero in some rows: what fills up the last panel must not be found.
+    packed = kernels.pack_linear(QUANTIZERS[kind](weight), torch.full((outputs,), -1e3) if has_bias else None)
+    logits = kernels.linear(x, packed)
+    found = kernels.argmax(x, packed)
+    expected = logits.numpy().argmax(axis=-1)
+    assert found.token_ids.tolist() == expected.tolist()
+    assert found.logits.tolist() == logits.numpy().max(axis=-1, initial=-torch.inf).tolist()
+
+
+@pytest.mark.parametrize("kind", QUANTIZERS)
+def test_argmax_of_what_is_not_a_number(kernels: EagerKernels, kind: str) -> None:
+    x = torch.randn(20, 64)
+    x[3, 5], x[4] = torch.nan, torch.inf
+    found = kernels.argmax(x, kernels.pack_linear(QUANTIZERS[kind](torch.randn(40, 64))))
+    finite = torch.isfinite(torch.from_numpy(found.logits)).tolist()
+    assert finite == [row not in (3, 4) for row in range(20)]
+
+
 def test_extreme_weights_in_four_bits_do_not_overflow(kernels: EagerKernels) -> None:
     weight = BlockWeight(
         torch.full((16, 64), 15, dtype=torch.uint8),

@@ -19,7 +19,8 @@ from chairlift.execution.torch_backend.kv_cache import KVCache
 from chairlift.execution.torch_backend.logit_edits import LogitEdit
 from chairlift.execution.torch_backend.logprobs import describe_tokens
 from chairlift.execution.torch_backend.model_config import ModelConfig
-from chairlift.execution.torch_backend.sampler import Sampled, sample
+from chairlift.execution.torch_backend.most_likely import MostLikely
+from chairlift.execution.torch_backend.sampler import Sampled, is_greedy, sample, sample_greedily
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ class Model(Protocol):
 
     def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [S, V] of hidden rows [S, E]."""
+        ...
+
+    def most_likely(self, hidden_rows: torch.Tensor) -> MostLikely:
+        """Return the most likely token of each hidden row [S, E]; its logits need not be written down."""
         ...
 
 
@@ -146,8 +151,7 @@ class TorchExecutor:
         parts: list[Sampled] = []
         for start in range(0, len(rows.positions), self._rows_at_once):
             some = slice(start, start + self._rows_at_once)
-            logits = self._model.logits(hidden[some]).cpu()  # [S, V]
-            parts.append(sample(logits, self._batch.table, rows.part(some), self._draw, self._edits))
+            parts.append(self._sample_some(hidden[some], rows.part(some)))
         token_ids = np.concatenate([np.empty(0, np.int64), *(part.token_ids for part in parts)])
         starts = [index * self._rows_at_once for index in range(len(parts))]
         failed = [start + row for start, part in zip(starts, parts, strict=True) for row in part.failed_rows]
@@ -158,6 +162,12 @@ class TorchExecutor:
             for row, found in part.logprobs.items()
         }
         return Sampled(token_ids, tuple(failed), logprobs, tuple(broken))
+
+    def _sample_some(self, hidden: torch.Tensor, rows: SamplingRows) -> Sampled:
+        if is_greedy(self._batch.table, rows):
+            return sample_greedily(self._model.most_likely(hidden))
+        logits = self._model.logits(hidden).cpu()  # [S, V]
+        return sample(logits, self._batch.table, rows, self._draw, self._edits)
 
     def _score(self, hidden: torch.Tensor, scored: Sequence[ScoredTokens]) -> dict[int, PromptLogprobs]:
         token_ids = np.concatenate([tokens.token_ids for tokens in scored])

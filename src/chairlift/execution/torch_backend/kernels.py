@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.most_likely import MostLikely
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 
 
@@ -40,6 +41,10 @@ class Kernels(Protocol):
 
     def linear(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""
+        ...
+
+    def argmax(self, x: torch.Tensor, packed: Any) -> MostLikely:
+        """``[T, in] -> [T]``: the highest output of :meth:`linear` and which one it is, computed at once."""
         ...
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
+from chairlift.execution.torch_backend.most_likely import MostLikely, most_likely
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight
 
 
@@ -47,6 +48,10 @@ class ReferenceKernels:
     def linear(self, x: torch.Tensor, packed: PlainLinear) -> torch.Tensor:
         """``[T, in] -> [T, out]``."""
         return functional.linear(x, packed.weight, packed.bias)
+
+    def argmax(self, x: torch.Tensor, packed: PlainLinear) -> MostLikely:
+        """``[T, in] -> [T]``."""
+        return most_likely(self.linear(x, packed).float().cpu())
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last axis; rounded once, at the end."""

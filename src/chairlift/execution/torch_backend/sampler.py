@@ -22,6 +22,7 @@ from chairlift.core.step_plan import TokenLogprobs
 from chairlift.execution.torch_backend.batch import SamplingRows
 from chairlift.execution.torch_backend.logit_edits import LogitEdit, edit_logits
 from chairlift.execution.torch_backend.logprobs import describe_tokens
+from chairlift.execution.torch_backend.most_likely import MostLikely, most_likely
 from chairlift.execution.torch_backend.random_bits import uniforms
 from chairlift.execution.torch_backend.request_table import LOGPROBS, RequestTable
 from chairlift.execution.torch_backend.torch_draw import Draw, draw_tokens
@@ -39,6 +40,18 @@ class Sampled:
     """By row, where they were asked for."""
     broken_rows: tuple[int, ...] = ()
     """The failed rows of which a possible token's logit is no number, or infinite: the others have no possible one."""
+
+
+def is_greedy(table: RequestTable, rows: SamplingRows) -> bool:
+    """Whether all rows want their most likely token, and nothing else is asked of their logits."""
+    return not (table.wishes[rows.table_rows].any() or _draws(table.sampling[rows.table_rows]).any())
+
+
+def sample_greedily(found: MostLikely) -> Sampled:
+    """Choose the most likely tokens, as :func:`sample` does where :func:`is_greedy`."""
+    failed, broken = _failures(found.logits)
+    found.token_ids[failed] = 0
+    return Sampled(found.token_ids, tuple(failed.tolist()), broken_rows=broken)
 
 
 def sample(
@@ -66,20 +79,28 @@ def sample(
         edit_logits(logits, table, rows, wishes)
         for edit in edits:
             edit(logits, table, rows)
-    # numpy's has vector instructions, torch's max along an axis has none, and takes ten times as long.
-    chosen = logits.numpy().argmax(axis=-1)  # [S]; what is not a number comes first
-    best = logits[torch.arange(len(chosen)), torch.from_numpy(chosen)]  # [S]
-    failed = np.flatnonzero(~np.isfinite(best.numpy()))
-    broken = tuple(failed[best.numpy()[failed] != _NEVER].tolist())
-    draws = (columns["temperature"] > 0.0) & (columns["top_k"] != 1)
+    chosen, best = most_likely(logits)
+    failed, broken = _failures(best)
+    draws = _draws(columns)
     draws[failed] = False
     chosen[failed] = 0
     drawn = np.flatnonzero(draws)
     if len(drawn):
         drawn_columns = columns[drawn]
         numbers = uniforms(np.ascontiguousarray(drawn_columns["seed"]), rows.positions[drawn])
-        chosen[drawn] = draw(logits, best, drawn, drawn_columns, numbers)
+        chosen[drawn] = draw(logits, torch.from_numpy(best), drawn, drawn_columns, numbers)
     if raw is None:
         return Sampled(chosen, tuple(failed.tolist()), broken_rows=broken)
     logprobs = describe_tokens(raw, chosen[described], columns["logprobs"][described])
     return Sampled(chosen, tuple(failed.tolist()), dict(zip(described.tolist(), logprobs, strict=True)), broken)
+
+
+def _draws(columns: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which rows draw their token."""
+    return (columns["temperature"] > 0.0) & (columns["top_k"] != 1)
+
+
+def _failures(best: NDArray[np.float32]) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+    """Return rows without a token, and those of them whose logits are broken, by their highest logits."""
+    failed = np.flatnonzero(~np.isfinite(best))
+    return failed, tuple(failed[best[failed] != _NEVER].tolist())

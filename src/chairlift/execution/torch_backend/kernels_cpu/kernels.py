@@ -15,6 +15,7 @@ from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_cpu import attention, draw, linear, rows
 from chairlift.execution.torch_backend.kernels_cpu.compilation import compile_body
 from chairlift.execution.torch_backend.kernels_cpu.threads import OpenMPThreads, Threads, WorkerThreads
+from chairlift.execution.torch_backend.most_likely import MostLikely, most_likely
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight
@@ -127,6 +128,10 @@ class CpuKernels:
             block_panels,
         )
         return y if y.shape[1] == packed.num_outputs else y[:, : packed.num_outputs].contiguous()
+
+    def argmax(self, x: torch.Tensor, packed: PackedLinear) -> MostLikely:
+        """``[T, in] -> [T]``."""
+        return most_likely(self.linear(x, packed).float())
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last axis."""

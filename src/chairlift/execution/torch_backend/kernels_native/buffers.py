@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 _MIN_BYTES = 4096
-_KINDS = {torch.float32: ("<f4", 4), torch.int16: ("<i2", 2), torch.int8: ("|i1", 1), torch.bfloat16: ("<i2", 2)}
+_KINDS = {
+    torch.float32: ("<f4", 4),
+    torch.int16: ("<i2", 2),
+    torch.int32: ("<i4", 4),
+    torch.int8: ("|i1", 1),
+    torch.bfloat16: ("<i2", 2),
+}
 
 
 class Buffers:

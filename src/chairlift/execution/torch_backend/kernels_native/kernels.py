@@ -10,6 +10,7 @@ import torch
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_cpu.threads import Threads
+from chairlift.execution.torch_backend.kernels_native.argmax import write_search
 from chairlift.execution.torch_backend.kernels_native.attention_runs import AttentionRuns, make_runs
 from chairlift.execution.torch_backend.kernels_native.buffers import Buffers
 from chairlift.execution.torch_backend.kernels_native.library import Library
@@ -36,6 +37,7 @@ from chairlift.execution.torch_backend.kernels_native.rounding import (
     NOT_ROUNDED,
     Rounding,
 )
+from chairlift.execution.torch_backend.most_likely import MostLikely, most_likely
 from chairlift.execution.torch_backend.number_bits import float_bits
 from chairlift.execution.torch_backend.weights.blocks import BLOCK_SIZE, BlockWeight
 
@@ -149,10 +151,23 @@ class NativeKernels:
         self, operation: str, x: torch.Tensor, packed: PackedLinear, num_panels: int, y: torch.Tensor
     ) -> None:
         if len(x):
-            rows = Rows(x, 0, 0)
-            if packed.operation != "linear_float" and x.dtype == torch.float32:
-                rows = self._round(x, rounded_dtype(packed, has_tiles=self._has_tiles))
-            write_product(self._due, self._recording, self._cut, rows, Product(operation, packed, num_panels, y))
+            product = Product(operation, packed, num_panels, y)
+            write_product(self._due, self._recording, self._cut, self._rows(x, packed), product)
+
+    def _rows(self, x: torch.Tensor, packed: PackedLinear) -> Rows:
+        if packed.operation == "linear_float" or x.dtype != torch.float32:
+            return Rows(x, 0, 0)
+        return self._round(x, rounded_dtype(packed, has_tiles=self._has_tiles))
+
+    def argmax(self, x: torch.Tensor, packed: PackedLinear) -> MostLikely:
+        """``[T, in] -> [T]``."""
+        if not self._has_tiles or packed.operation == "linear_float" or not len(x):
+            outputs = self.linear(x, packed)
+            self.finish()
+            return most_likely(outputs)
+        search = write_search(self._due, self._buffers, self._cut, self._rows(x, packed), packed)
+        self.finish()
+        return search.result()
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last axis."""
@@ -176,12 +191,8 @@ class NativeKernels:
         self._add_rows(
             "rotate",
             (num_rows, 1, 11),
-            q.data_ptr(),
-            k.data_ptr(),
-            v.data_ptr(),
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
+            *(heads.data_ptr() for heads in (q, k, v)),
+            *(heads.stride(0) for heads in (q, k, v)),
             cos_sin[0].data_ptr(),
             cos_sin[1].data_ptr(),
             batch.positions.data_ptr(),
@@ -294,25 +305,14 @@ class NativeKernels:
         return Program(self._due.take(), recording, inputs, output, buffers, self._cut)
 
     def run(self, program: Program, batch: ForwardBatch, heads: tuple[int, int, int], page_size: int) -> torch.Tensor:
-        """Compute a step with a program that it fits; returns the sampling rows' hidden states.
+        """Compute a step with a program that :meth:`record` returned and that it fits; see :meth:`Program.prepare`.
 
-        Args:
-            program: what :meth:`record` returned.
-            batch: the step.
-            heads: query heads per key-value head, key-value heads, head size.
-            page_size: token slots of a page.
+        Returns the sampling rows' hidden states.
         """
-        sample_rows = batch.sample_rows
-        assert sample_rows is not None  # noqa: S101 - executors name the rows
-        program.set_step(batch, sample_rows)
-        kept: list[object] = []
-        for window in program.windows:
-            runs = make_runs(batch, heads, page_size, window)
-            partials = self._buffers.empty(runs.num_partials)
-            program.set_runs(window, runs, partials.data_ptr(), heads[1])
-            kept += (runs, partials)
+        kept = program.prepare(batch, heads, page_size, self._buffers)
         self._due.run_these(program.operations, len(program.operations.fields))
-        return program.output(len(sample_rows))
+        del kept
+        return program.output(0 if batch.sample_rows is None else len(batch.sample_rows))
 
     def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:
         width, group = x.shape[-1], 1 if x.ndim == 2 else x.shape[1]  # rows, or heads of each row

@@ -49,8 +49,10 @@ def rows_for(buffers: Buffers, x: torch.Tensor, dtype: torch.dtype) -> tuple[Row
     return Rows(rounded, scales, sums), (ROUNDED_KINDS[dtype], rounded.data_ptr(), scales, sums)
 
 
-def write_product(due: OperationList, recording: Recording | None, cut: Cut, rows: Rows, product: Product) -> None:
-    """Write down the operation, and what in it follows from the number of rows."""
+def write_product(
+    due: OperationList, recording: Recording | None, cut: Cut, rows: Rows, product: Product, *further: int
+) -> None:
+    """Write down the operation, and what in it follows from the number of rows; ``further`` arguments come last."""
     operation, packed, num_panels, y = product
     num_rows, depth = rows.numbers.shape
     shape = LinearShape(depth * rows.numbers.element_size(), num_panels)
@@ -72,4 +74,5 @@ def write_product(due: OperationList, recording: Recording | None, cut: Cut, row
         num_panels,
         block_rows,
         block_panels,
+        *further,
     )

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from chairlift.execution.torch_backend.forward import ForwardBatch, PrefillRows
-from chairlift.execution.torch_backend.kernels_native.attention_runs import AttentionRuns
+from chairlift.execution.torch_backend.kernels_native.attention_runs import AttentionRuns, make_runs
 from chairlift.execution.torch_backend.kernels_native.buffers import Buffers
 from chairlift.execution.torch_backend.kernels_native.operations import (
     COUNTER_FIELDS,
@@ -194,6 +194,27 @@ class Program:
         fields[places + 1, FIRST_ARGUMENT] = runs.merges.ctypes.data
         fields[places + 1, FIRST_ARGUMENT + 1] = partials_address
         fields[places + 1, ITEMS_FIELD] = len(runs.merges) * num_kv_heads
+
+    def prepare(
+        self, batch: ForwardBatch, heads: tuple[int, int, int], page_size: int, buffers: Buffers
+    ) -> list[object]:
+        """Fill in a step; what is returned must live until the program has run.
+
+        Args:
+            batch: the step, with its sampling rows.
+            heads: query heads per key-value head, key-value heads, head size.
+            page_size: token slots of a page.
+            buffers: memory for parts of results.
+        """
+        assert batch.sample_rows is not None  # noqa: S101 - executors name the rows
+        self.set_step(batch, batch.sample_rows)
+        kept: list[object] = []
+        for window in self.windows:
+            runs = make_runs(batch, heads, page_size, window)
+            partials = buffers.empty(runs.num_partials)
+            self.set_runs(window, runs, partials.data_ptr(), heads[1])
+            kept += (runs, partials)
+        return kept
 
     def output(self, num_sampled: int) -> torch.Tensor:
         """Hidden states of the sampling rows; overwritten by the next run."""

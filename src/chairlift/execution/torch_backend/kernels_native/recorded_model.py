@@ -10,6 +10,7 @@ from chairlift.execution.torch_backend.kernels_native.kernels import NativeKerne
 from chairlift.execution.torch_backend.kernels_native.program import Program
 from chairlift.execution.torch_backend.model_config import ModelConfig
 from chairlift.execution.torch_backend.models import Llama
+from chairlift.execution.torch_backend.most_likely import MostLikely
 
 
 class RecordedModel:
@@ -45,6 +46,10 @@ class RecordedModel:
     def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
         """``[S, E] -> [S, V]`` in float32."""
         return self._model.logits(hidden_rows)
+
+    def most_likely(self, hidden_rows: torch.Tensor) -> MostLikely:
+        """Return the most likely token of each row ``[S, E]``."""
+        return self._model.most_likely(hidden_rows)
 
     def _record(self, kv_pages: list[torch.Tensor]) -> None:
         # Pages lie where they were allocated for as long as an executor lives; another one's need a new program.

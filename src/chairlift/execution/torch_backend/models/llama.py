@@ -12,6 +12,7 @@ from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels import Kernels
 from chairlift.execution.torch_backend.layers.rope import rope_tables
 from chairlift.execution.torch_backend.model_config import ModelConfig
+from chairlift.execution.torch_backend.most_likely import MostLikely
 from chairlift.execution.torch_backend.weights.checkpoint import WeightReader
 
 Shapes = dict[str, tuple[int, ...]]
@@ -206,3 +207,7 @@ class Llama:
         logits = self._kernels.linear(hidden_rows, self._head)
         self._kernels.finish()
         return logits.float()
+
+    def most_likely(self, hidden_rows: torch.Tensor) -> MostLikely:
+        """Return the most likely token of each row ``[S, E]``."""
+        return self._kernels.argmax(hidden_rows, self._head)

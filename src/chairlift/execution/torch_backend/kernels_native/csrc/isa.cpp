@@ -1,4 +1,5 @@
 // One instruction set's operations; compiled once per set with CHAIRLIFT_ISA as its name.
+#include <cmath>
 #include <cstdlib>
 
 #include "table.h"
@@ -27,6 +28,7 @@ static float* scratch(int64_t num_floats) {
 
 }  // namespace CHAIRLIFT_ISA
 
+#include "argmax_tiles.h"
 #include "attention.h"
 #include "attention_tiles.h"
 #include "linear_tiles.h"
@@ -49,10 +51,16 @@ extern const chairlift::Table table = {
         gated_tiles_item<HalfBlock>,
         gated_tiles_item<NibbleTile>,
         gated_tiles_item<ByteBlock>,
+        argmax_tiles_item<HalfBlock>,
+        argmax_tiles_item<NibbleTile>,
+        argmax_tiles_item<ByteBlock>,
 #else
         nullptr,
         linear_item<NibbleBlock>,
         linear_item<ByteBlock>,
+        nullptr,
+        nullptr,
+        nullptr,
         nullptr,
         nullptr,
         nullptr,

@@ -234,15 +234,15 @@ inline void multiply_panels_by_tiles(const Block* const (&panels)[P], const floa
   }
 }
 
-// What an item needs beside its operands: two panels' tiles, and sums of all its rows for two panels.
+// What an item needs beside its operands: two panels' tiles, sums of all its rows for two panels, and perhaps more.
 struct LinearMemory {
   uint16_t* tiles;
-  float* sums;
+  float *sums, *more;
 
-  explicit LinearMemory(int64_t num_rows) {
+  explicit LinearMemory(int64_t num_rows, int64_t num_more = 0) {
     const int64_t tile_floats = 2 * PART_BLOCKS * TILE_NUMBERS / 2;
-    float* memory = scratch(tile_floats + num_rows * 2 * W);
-    tiles = (uint16_t*)memory, sums = memory + tile_floats;
+    float* memory = scratch(tile_floats + num_rows * 2 * W + num_more);
+    tiles = (uint16_t*)memory, sums = memory + tile_floats, more = sums + num_rows * 2 * W;
   }
 };
 

@@ -5,7 +5,7 @@
 
 namespace chairlift {
 
-constexpr int NUM_OPERATIONS = 15;
+constexpr int NUM_OPERATIONS = 18;
 
 struct Table {
   int64_t num_lanes;

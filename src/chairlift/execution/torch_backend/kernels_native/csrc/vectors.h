@@ -35,15 +35,20 @@ inline vf load(const float* from) {
 inline void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 
 inline vf all(float x) { return x - vf{}; }
+inline vi all_whole(int32_t x) { return x - vi{}; }
+
+// 0, 1, 2 ...
+inline vi first_lanes() {
+#ifdef CHAIRLIFT_WIDE
+  return vi{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+  return vi{0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+}
 
 template <int STEP>
 inline vf turned(vf v) {
-#ifdef CHAIRLIFT_WIDE
-  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#else
-  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7};
-#endif
-  return __builtin_shuffle(v, (lanes + STEP) & (W - 1));
+  return __builtin_shuffle(v, (first_lanes() + STEP) & (W - 1));
 }
 
 // Halves onto halves.
