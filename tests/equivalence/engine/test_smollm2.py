@@ -107,10 +107,10 @@ class OneModel:
             self._checkpoints[source] = self._ends.enter_context(opened(source))
         yield self._checkpoints[source]
 
-    def make_cpu_kernels(self, dtype: torch.dtype, num_threads: int, head_size: int) -> CpuKernelSet:
-        key = (dtype, num_threads, head_size)
+    def make_cpu_kernels(self, dtype: torch.dtype, num_threads: int, head_size: int, **settings: Any) -> CpuKernelSet:
+        key = (dtype, num_threads, head_size, *settings.items())
         if key not in self._kernel_sets:
-            self._kernel_sets[key] = made = make_cpu_kernels(dtype, num_threads, head_size)
+            self._kernel_sets[key] = made = make_cpu_kernels(dtype, num_threads, head_size, **settings)
             self._ends.callback(made.close)
         return replace(self._kernel_sets[key], close=lambda: None)
 

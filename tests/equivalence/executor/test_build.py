@@ -128,6 +128,6 @@ def test_deterministic_means_kernels_that_do_not_care_for_company(
     assert built(source, CacheSettings(), dtype="auto", deterministic=True).dtype == "float32"
     with pytest.raises(ConfigurationError, match="leave out --dtype bfloat16"):
         built(source, CacheSettings(), dtype="bfloat16", deterministic=True)
-    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, threads, _: plain_kernels(dtype, threads))
+    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, threads, *_, **__: plain_kernels(dtype, threads))
     with pytest.raises(ConfigurationError, match=r"needs the C\+\+ kernels, .* would run with plain torch kernels"):
         built(source, CacheSettings(), deterministic=True)

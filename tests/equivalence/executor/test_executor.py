@@ -156,7 +156,7 @@ def test_reference_kernels_give_the_same_tokens(source: ModelSource, monkeypatch
     requests = {i: (random_tokens(7 * i + 1, seed=i), GREEDY) for i in range(4)}
     compiled = generate(source, requests)
     plain = plain_kernels(torch.float32, 1)
-    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, num_threads, head_size: plain)
+    monkeypatch.setattr(build, "make_cpu_kernels", lambda dtype, num_threads, head_size, **_: plain)
     assert generate(source, requests) == compiled
 
 

@@ -64,7 +64,7 @@ def build_executor(
     with opened(source) as checkpoint:
         config: ModelConfig = checkpoint.config
         numbers = choose_numbers(model, checkpoint.is_quantized)
-        kernel_set = make_cpu_kernels(numbers.dtype, num_threads, config.head_dim)
+        kernel_set = make_cpu_kernels(numbers.dtype, num_threads, config.head_dim, deterministic=model.deterministic)
         if model.deterministic and not kernel_set.is_batch_invariant:
             kernel_set.close()
             raise ConfigurationError(

@@ -44,8 +44,13 @@ class CpuKernelSet:
     """If it is another than the weights'."""
 
 
-def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> CpuKernelSet:
-    """Return the fastest kernels that work here, for activations of a dtype and heads of a size."""
+def make_cpu_kernels(
+    dtype: torch.dtype, num_threads: int, head_size: int, *, deterministic: bool = False
+) -> CpuKernelSet:
+    """Return the fastest kernels that work here, for activations of a dtype and heads of a size.
+
+    With ``deterministic``, they are batch-invariant if any are.
+    """
     try:
         from chairlift.execution.torch_backend.kernels_cpu.kernels import CpuKernels
     except ImportError as error:
@@ -61,7 +66,7 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
 
     # Tiles multiply bfloat16 weights; everything else is float32 in either case.
     compiled = CpuKernels(torch.float32, num_threads)
-    native = NativeKernels(library, compiled.threads)
+    native = NativeKernels(library, compiled.threads, is_batch_invariant=deterministic)
     return CpuKernelSet(
         native,
         native.description,
@@ -70,7 +75,7 @@ def make_cpu_kernels(dtype: torch.dtype, num_threads: int, head_size: int) -> Cp
         native.kv_dtypes,
         lambda model, max_rows: RecordedModel(model, native, max_rows),
         compiled.close,
-        is_batch_invariant=True,
+        is_batch_invariant=deterministic or not library.has_tiles,
         activation_dtype=torch.float32,
     )
 

@@ -55,13 +55,14 @@ class NativeKernels:
     Args:
         library: the compiled operations.
         threads: what computes them.
+        is_batch_invariant: compute few rows as many are, even where that is slower.
     """
 
-    def __init__(self, library: Library, threads: Threads) -> None:
+    def __init__(self, library: Library, threads: Threads, *, is_batch_invariant: bool = True) -> None:
         self.description = f"C++ kernels for {library.instruction_set}"
         self._num_lanes = library.num_lanes
         self._has_tiles = library.has_tiles
-        self._cut = Cut.of(threads.num_threads, has_tiles=library.has_tiles)
+        self._cut = Cut.of(threads.num_threads, library.has_tiles, is_batch_invariant)
         self._due = OperationList(library, threads.run)
         self._buffers = Buffers()
         self._runs: dict[int | None, AttentionRuns] = {}
@@ -193,8 +194,7 @@ class NativeKernels:
             (num_rows, 1, 11),
             *(heads.data_ptr() for heads in (q, k, v)),
             *(heads.stride(0) for heads in (q, k, v)),
-            cos_sin[0].data_ptr(),
-            cos_sin[1].data_ptr(),
+            *(table.data_ptr() for table in cos_sin),
             batch.positions.data_ptr(),
             batch.kv_slots.data_ptr(),
             kv.data_ptr(),
@@ -205,6 +205,7 @@ class NativeKernels:
             kv.shape[3],
             kv.stride(0) * kv.element_size(),
             self.kv_type(kv.dtype, head_size, kv.shape[3]),
+            self._cut.num_threads,
         )
 
     def attention(
@@ -309,9 +310,8 @@ class NativeKernels:
 
         Returns the sampling rows' hidden states.
         """
-        kept = program.prepare(batch, heads, page_size, self._buffers)
+        _kept = program.prepare(batch, heads, page_size, self._buffers)
         self._due.run_these(program.operations, len(program.operations.fields))
-        del kept
         return program.output(0 if batch.sample_rows is None else len(batch.sample_rows))
 
     def _normalize(self, x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float) -> torch.Tensor:

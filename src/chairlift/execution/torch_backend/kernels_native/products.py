@@ -74,5 +74,6 @@ def write_product(
         num_panels,
         block_rows,
         block_panels,
+        cut.few_rows,
         *further,
     )

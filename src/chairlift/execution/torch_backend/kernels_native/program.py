@@ -31,6 +31,8 @@ Places = NDArray[np.int64]
 ROWS_PER_ITEM = 4
 """Rows that operations on single rows take at once."""
 _ITEMS_PER_THREAD = 8
+_FEW_ROWS_ITEMS_PER_THREAD = 3
+_FEW_ROWS = 6
 _PAIR = 2
 """Panels that are computed together where there are many rows."""
 
@@ -103,12 +105,16 @@ class Cut:
     """That are computed together."""
     cached_bytes: int
     """Of rows that stay in the second-level cache while panels pass by."""
+    few_rows: int = 0
+    """Up to so many are multiplied with four bits as in ``csrc/linear_few.h``, and come out otherwise in last bits."""
 
     @classmethod
-    def of(cls, num_threads: int, *, has_tiles: bool) -> "Cut":
+    def of(cls, num_threads: int, has_tiles: bool, is_batch_invariant: bool) -> "Cut":
         """Return the cut for the kernels of ``csrc/linear_tiles.h`` or ``csrc/linear.h``."""
+        if not has_tiles:
+            return cls(num_threads, 6, 128 * 1024)
         # Weights become bfloat16 once for all rows of an item; processors that have tiles have larger caches, too.
-        return cls(num_threads, 32, 768 * 1024) if has_tiles else cls(num_threads, 6, 128 * 1024)
+        return cls(num_threads, 32, 768 * 1024, 0 if is_batch_invariant else _FEW_ROWS)
 
     def block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
         """Return how many rows and how many panels an item takes."""
@@ -116,7 +122,9 @@ class Cut:
         num_blocks = -(-num_rows // most_rows)
         even_share = -(-num_rows // num_blocks)
         rows = -(-even_share // self.tile_rows) * self.tile_rows
-        panels = num_panels * num_blocks // (self.num_threads * _ITEMS_PER_THREAD)
+        # Each item of few rows rounds them for itself.
+        items_per_thread = _FEW_ROWS_ITEMS_PER_THREAD if num_rows <= self.few_rows else _ITEMS_PER_THREAD
+        panels = num_panels * num_blocks // (self.num_threads * items_per_thread)
         panels = max(1, panels if panels < _PAIR else panels // _PAIR * _PAIR)
         return rows, min(panels, num_panels)
 

@@ -35,6 +35,7 @@ struct LinearArguments {
   const float* bias;      // [N padded] or none
   float* y;               // [T, N padded]
   int64_t num_rows, depth, num_panels, block_rows, block_panels;
+  int64_t few_rows;       // up to so many may be computed another way, see linear_few.h
 };
 
 constexpr int READ_AHEAD_BYTES = 2048;

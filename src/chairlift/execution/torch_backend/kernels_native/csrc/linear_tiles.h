@@ -1,18 +1,13 @@
 // Products of rows with packed weights in tiles of bfloat16: y[T, N] = x[T, K] weight^T + bias.
 //
-// Knows nothing of layers. Rows are bfloat16, sums float32. Weights lie in panels of 16 outputs, and a block of 32 inputs
-// of a panel is one tile [K / 2][16 outputs][2]:
-//   bfloat16    [N / 16][K / 32] of HalfBlock
-//   four bits   [N / 16][K / 32] of NibbleTile       weight = scale * q + minimum,  q = 0 ... 15
-//   eight bits  [N / 16][K / 32] of ByteBlock         weight = scale * q,            q = -127 ... 127
+// Knows nothing of layers. Rows are bfloat16, sums float32; weights lie as in tile_blocks.h.
 // Weights of few bits become bfloat16 on their way into a tile, once for all rows of an item, so that memory is read for few
 // bits and the sum over all inputs stays in a tile: scales of a block would otherwise ask for its sums.
 //
 // A row's sums are added up input by input, whatever rows are in its tile.
 #pragma once
 
-#include "rows.h"
-#include "tiles.h"
+#include "linear_few.h"
 
 #if defined(CHAIRLIFT_TILES)
 
@@ -20,91 +15,6 @@ namespace CHAIRLIFT_ISA {
 
 constexpr int64_t PART_BLOCKS = 12;  // of inputs: two panels of them stay in the caches next to the core
 constexpr int64_t FILLED_AHEAD = 2;  // blocks: a tile cannot be loaded before what was stored has left the store buffer
-constexpr int64_t TILE_NUMBERS = TILE_ROWS * TILE_BYTES / 2;
-
-struct HalfBlock {
-  uint16_t weights[TILE_NUMBERS];
-};
-
-struct NibbleTile {
-  uint16_t scales[W];
-  uint16_t minimums[W];
-  uint32_t weights[TILE_ROWS / 4][W];  // eight nibbles: numbers i and 16 + i of four rows, see as_halves
-};
-
-// A number for each of 8 outputs, and the same 8 numbers of the other half, each twice: for the two inputs of a word.
-struct Doubled {
-  vf low, high;
-};
-
-inline Doubled doubled(vf numbers) {
-#if defined(__AVX512F__)
-  const __m512i low = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-  return {(vf)_mm512_permutexvar_ps(low, (__m512)numbers),
-          (vf)_mm512_permutexvar_ps(_mm512_add_epi32(low, _mm512_set1_epi32(8)), (__m512)numbers)};
-#else
-  Doubled twice;
-  for (int i = 0; i < W; i++) twice.low[i] = numbers[i / 2], twice.high[i] = numbers[W / 2 + i / 2];
-  return twice;
-#endif
-}
-
-inline void store_halves(uint16_t* to, vf low, vf high) {
-#if defined(__AVX512BF16__)
-  const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-  std::memcpy(to, &both, sizeof both);
-#else
-  store_bfloat(to, low);
-  store_bfloat(to + W, high);
-#endif
-}
-
-inline const uint16_t* as_halves(const HalfBlock& block, uint16_t*) { return block.weights; }
-
-// Nibbles become floats without a conversion: in the mantissa of a power of two, 2**e, they stand for 2**e + q if they begin
-// at bit 23 - e. What that adds is taken off the minimum, with 2**e times the scale, whose last bit is far below a weight's.
-template <int BIT>
-inline vf nibble_and_power(vu words) {
-  constexpr uint32_t power = (uint32_t)(127 + 23 - BIT) << 23;
-#if defined(__AVX512F__)
-  // (words & mask) | power
-  return (vf)_mm512_ternarylogic_epi32((__m512i)words, _mm512_set1_epi32(15 << BIT), _mm512_set1_epi32(power), 0xea);
-#else
-  return (vf)((words & (uint32_t)(15 << BIT)) | power);
-#endif
-}
-
-inline const uint16_t* as_halves(const NibbleTile& block, uint16_t* to) {
-  constexpr int LOW = 12, HIGH = 16;  // where the nibbles of either half begin when they become floats
-  const Doubled scale = doubled(load_half(block.scales)), minimum = doubled(load_half(block.minimums));
-  const vf low = minimum.low - scale.low * (float)(1 << (23 - LOW));
-  const vf high = minimum.high - scale.high * (float)(1 << (23 - HIGH));
-  const auto store_row = [&](vu low_words, vu high_words) {
-    store_halves(to, nibble_and_power<LOW>(low_words) * scale.low + low,
-                 nibble_and_power<HIGH>(high_words) * scale.high + high);
-    to += 2 * W;
-  };
-#pragma GCC unroll 4
-  for (int four = 0; four < TILE_ROWS / 4; four++) {
-    vu words;
-    std::memcpy(&words, block.weights[four], sizeof words);
-    store_row(words, words);
-    store_row(words >> 8, words >> 12);
-    store_row(words >> 12, words << 12);
-    store_row(words << 12, words << 8);
-  }
-  return to - TILE_NUMBERS;
-}
-
-inline const uint16_t* as_halves(const ByteBlock& block, uint16_t* to) {
-  const Doubled scale = doubled(load_half(block.scales));
-#pragma GCC unroll 4
-  for (int row = 0; row < TILE_ROWS; row++) {
-    const int8_t* pairs = block.weights + 2 * W * row;
-    store_halves(to + 2 * W * row, load_int8(pairs) * scale.low, load_int8(pairs + W) * scale.high);
-  }
-  return to;
-}
 
 // Up to two tiles of rows times up to two panels. Tiles 0 ... 3 are sums (row tile, panel), 4 and 5 rows, 6 and 7 weights.
 struct TileRows {
@@ -246,12 +156,32 @@ struct LinearMemory {
   }
 };
 
+// The few rows of an item in whole numbers, and room for sums of two panels.
+struct FewMemory {
+  FewRows rows;
+  float* sums;
+
+  explicit FewMemory(const LinearArguments& a)
+      : rows(scratch(FewRows::num_floats(a.num_rows, a.depth) + a.num_rows * 2 * W), a.num_rows, a.depth) {
+    sums = rows.totals + a.num_rows * rows.num_blocks;
+    for (int64_t row = 0; row < a.num_rows; row++) rows.round((const uint16_t*)a.x + row * a.x_stride, row);
+  }
+};
+
 template <typename Block>
 inline void linear_tiles_item(const int64_t* arguments, int64_t item) {
   const LinearArguments& a = *(const LinearArguments*)arguments;
   const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
   const Block* panels = (const Block*)a.panels;
   const int64_t num_blocks = a.depth / BLOCK, y_stride = a.num_panels * W;
+  if constexpr (std::is_same<Block, NibbleTile>::value)
+    if (a.num_rows <= a.few_rows) {
+      const FewMemory few(a);
+      for (int64_t p = first_panel; p < end_panel; p++)
+        multiply_panel_by_few(panels + p * num_blocks, few.rows, a.num_rows, a.bias ? a.bias + p * W : nullptr, a.y + p * W,
+                              y_stride);
+      return;
+    }
   const LinearMemory memory(end_row - first_row);
   LinearShapes shapes;
   int64_t p = first_panel;
@@ -276,16 +206,29 @@ inline void gated_tiles_item(const int64_t* arguments, int64_t item) {
   const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
   const Block* panels = (const Block*)a.panels;
   const int64_t num_blocks = a.depth / BLOCK, width = a.num_panels * W;
+  const auto store_gated = [&](int64_t p, const float* sums) {
+    uint16_t* out = (uint16_t*)a.y + first_row * width + p * W;
+    for (int64_t row = first_row; row < end_row; row++, out += width, sums += 2 * W)
+      store_bfloat(out, silu(load(sums)) * load(sums + W));
+  };
+  if constexpr (std::is_same<Block, NibbleTile>::value)
+    if (a.num_rows <= a.few_rows) {
+      const FewMemory few(a);
+      for (int64_t p = first_panel; p < end_panel; p++) {
+        for (int half = 0; half < 2; half++)
+          multiply_panel_by_few(panels + (half * a.num_panels + p) * num_blocks, few.rows, a.num_rows,
+                                a.bias ? a.bias + half * width + p * W : nullptr, few.sums + half * W, 2 * W);
+        store_gated(p, few.sums);
+      }
+      return;
+    }
   const LinearMemory memory(end_row - first_row);
   LinearShapes shapes;
   for (int64_t p = first_panel; p < end_panel; p++) {
     const Block* const both[2] = {panels + p * num_blocks, panels + (a.num_panels + p) * num_blocks};
     const float* const biases[2] = {a.bias + p * W, a.bias + width + p * W};
     multiply_panels_by_tiles<2>(both, biases, memory.tiles, a, first_row, end_row, {memory.sums, 2 * W, memory.sums}, shapes);
-    uint16_t* out = (uint16_t*)a.y + first_row * width + p * W;
-    const float* sums = memory.sums;
-    for (int64_t row = first_row; row < end_row; row++, out += width, sums += 2 * W)
-      store_bfloat(out, silu(load(sums)) * load(sums + W));
+    store_gated(p, memory.sums);
   }
   release_tiles();
 }

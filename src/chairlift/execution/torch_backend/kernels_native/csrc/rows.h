@@ -228,8 +228,15 @@ struct RotateArguments {
   const float *cosines, *sines;  // [positions, d / 2]
   const int64_t *positions, *kv_slots;
   char* kv;  // [2, P, G] heads' parts
-  int64_t num_rows, num_heads, num_kv_heads, head_size, page_size, values_offset, kv_type;
+  int64_t num_rows, num_heads, num_kv_heads, head_size, page_size, values_offset, kv_type, num_threads;
 };
+
+// Which item to compute when so many were begun: threads that begin one after the other get items far apart, since a
+// page's tokens share cache lines, for which threads would fight.
+inline int64_t far_apart(int64_t begun, int64_t num_items, int64_t num_threads) {
+  const int64_t share = num_items / num_threads, rest = num_items % num_threads, thread = begun % num_threads;
+  return thread * share + (thread < rest ? thread : rest) + begun / num_threads;
+}
 
 inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
@@ -240,8 +247,9 @@ inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
 }
 
 // Rotate queries and keys in place by halves; write keys and values to the pages.
-inline void rotate_item(const int64_t* arguments, int64_t item) {
+inline void rotate_item(const int64_t* arguments, int64_t begun) {
   const RotateArguments& a = *(const RotateArguments*)arguments;
+  const int64_t item = far_apart(begun, (a.num_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, a.num_threads);
   const int64_t half = a.head_size / 2, num_numbers = a.page_size * a.head_size;
   const int64_t scales_offset = num_numbers * kv_number_bytes(a.kv_type);
   const int64_t part_bytes = a.page_size * kv_token_bytes(a.kv_type, a.head_size);
