@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 _MIN_BYTES = 4096
+_TILE_ROWS = 16
 _KINDS = {
     torch.float32: ("<f4", 4),
     torch.int16: ("<i2", 2),
@@ -42,6 +43,11 @@ class Buffers:
         free = self._free[size]
         memory = free.pop() if free else _aligned(size)
         return torch.from_numpy(np.asarray(_Lease(memory, free, shape, kind)))
+
+
+    def rows_of_tiles(self, num_rows: int, width: int) -> torch.Tensor:
+        """Return bfloat16 rows with memory behind them: products read tiles whole, whatever is there."""
+        return self.empty(num_rows + _TILE_ROWS, width, dtype=torch.bfloat16)[:num_rows]
 
 
 class _Lease:

@@ -143,7 +143,7 @@ class NativeKernels:
         in_tiles = self._has_tiles and "linear_float" not in (gate_up.operation, down.operation)
         if not in_tiles or width % gate_up.panel_width:
             return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
-        gated = self._buffers.empty(len(x), width, dtype=torch.bfloat16)  # as the next product takes it
+        gated = self._buffers.rows_of_tiles(len(x), width)  # as the next product takes it
         operation = gate_up.operation.replace("linear", "gated")
         self._multiply(operation, x, gate_up, width // gate_up.panel_width, gated)
         return self.linear(gated, down)

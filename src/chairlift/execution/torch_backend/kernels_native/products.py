@@ -40,7 +40,8 @@ class Product(NamedTuple):
 def rows_for(buffers: Buffers, x: torch.Tensor, dtype: torch.dtype) -> tuple[Rows, tuple[int, int, int, int]]:
     """Make room for rounded rows; return it, and as ``Rounded`` of ``csrc/rows.h``."""
     num_rows, depth = x.shape
-    rounded = buffers.empty(num_rows, depth, dtype=dtype)
+    is_in_tiles = dtype == torch.bfloat16
+    rounded = buffers.rows_of_tiles(num_rows, depth) if is_in_tiles else buffers.empty(num_rows, depth, dtype=dtype)
     scale_rows = sum_rows = None
     if not dtype.is_floating_point:
         scale_rows, sum_rows = (buffers.empty(depth // BLOCK_SIZE, num_rows) for _ in range(2))

@@ -100,6 +100,15 @@ inline void multiply_panels_by_tiles(const Block* const (&panels)[P], const floa
                                      LinearShapes& shapes) {
   const int64_t num_blocks = a.depth / BLOCK, num_parts = (num_blocks + PART_BLOCKS - 1) / PART_BLOCKS;
   const uint16_t* weights[2 * PART_BLOCKS];
+  // Setting shapes takes as long as dozens of products, so there is one for all: where rows fill more than one pair of
+  // tiles, the last tile is computed whole, too, from what happens to lie behind the last row.
+  const bool is_one_pair = end - first <= 2 * TILE_ROWS;
+  if (!is_one_pair)
+    shapes.set(TILE_ROWS, TILE_ROWS);
+  else if (end - first > TILE_ROWS)
+    shapes.set(TILE_ROWS, end - first - TILE_ROWS);
+  else
+    shapes.set(end - first, end - first);
   if (a.bias)
     for (int64_t row = 0; row < end - first; row++)
       for (int p = 0; p < P; p++) store(sums.waiting + (row * P + p) * W, load(biases[p]));
@@ -115,30 +124,30 @@ inline void multiply_panels_by_tiles(const Block* const (&panels)[P], const floa
     };
     const auto filled = [](int64_t) {};
     for (int64_t row = first; row < end; row += 2 * TILE_ROWS) {
-      const int64_t rest = end - row, first_rows = rest < TILE_ROWS ? rest : TILE_ROWS;
+      const int64_t rest = end - row;
       float *y = sums.y + (row - first) * sums.stride, *waiting = sums.waiting + (row - first) * P * W;
+      const bool is_in_place = is_last && (is_one_pair || rest >= 2 * TILE_ROWS);
       const TileRows rows = {(const uint16_t*)a.x + row * a.x_stride + start * BLOCK,
                              2 * a.x_stride,
                              start > 0 || a.bias ? waiting : nullptr,
-                             is_last ? y : waiting,
+                             is_in_place ? y : waiting,
                              4 * P * W,
-                             is_last ? 4 * sums.stride : 4 * P * W};
+                             is_in_place ? 4 * sums.stride : 4 * P * W};
       if (is_last)
         for (int64_t next = 2 * TILE_ROWS; next < rest && next < 4 * TILE_ROWS; next++)
           for (int p = 0; p < P; p++) __builtin_prefetch(y + next * sums.stride + p * W, 1);
       const auto multiply = [&](auto body) {
-        if (rest > TILE_ROWS) {
-          shapes.set(first_rows, rest < 2 * TILE_ROWS ? rest - TILE_ROWS : TILE_ROWS);
+        if (rest > TILE_ROWS)
           multiply_tiles<2, P>(rows, weights, count, body);
-        } else {
-          shapes.set(first_rows, first_rows);
+        else
           multiply_tiles<1, P>(rows, weights, count, body);
-        }
       };
       if (row == first)
         multiply(fill);
       else
         multiply(filled);
+      if (is_last && !is_in_place && y != waiting)
+        for (int64_t r = 0; r < rest; r++) std::memcpy(y + r * sums.stride, waiting + r * P * W, 4 * P * W);
     }
     start += count;
   }
@@ -151,8 +160,9 @@ struct LinearMemory {
 
   explicit LinearMemory(int64_t num_rows, int64_t num_more = 0) {
     const int64_t tile_floats = 2 * PART_BLOCKS * TILE_NUMBERS / 2;
-    float* memory = scratch(tile_floats + num_rows * 2 * W + num_more);
-    tiles = (uint16_t*)memory, sums = memory + tile_floats, more = sums + num_rows * 2 * W;
+    const int64_t sum_floats = (num_rows + 2 * TILE_ROWS) * 2 * W;
+    float* memory = scratch(tile_floats + sum_floats + num_more);
+    tiles = (uint16_t*)memory, sums = memory + tile_floats, more = sums + sum_floats;
   }
 };
 
