@@ -32,8 +32,6 @@ _OPEN = 1
 _INSIDE = 2
 _INSIDE_MASK = 0xFFFE
 _NUMBER_SHIFT = 16
-_SPINS_BEFORE_SLEEP = 20_000
-"""About a millisecond: longer than the Python code between two jobs of a step."""
 _SPINS_BEFORE_YIELD = 2_000
 
 _yield = types.ExternalFunction("sched_yield" if os.name == "posix" else "SwitchToThread", types.int32())
@@ -57,12 +55,15 @@ def run_job_body(arguments):
 
 
 def serve_jobs_body(arguments):
-    """Help with every job until none came for a while. Arguments: shared state, where to keep the last job's number."""
+    """Help with every job until none came for a while.
+
+    Arguments: shared state, where to keep the last job's number, how often to look for a job in vain.
+    """
     own = int64_at(arguments)
     state, last = own[0], int64_at(own[1])
     fields = int64_at(state)
     spins = 0
-    while spins < _SPINS_BEFORE_SLEEP:
+    while spins < own[2]:
         word = atomic_load(state)
         if word & _OPEN and word >> _NUMBER_SHIFT != last[0]:
             if atomic_replace(state, word, word + _INSIDE):

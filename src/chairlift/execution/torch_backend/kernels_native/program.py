@@ -32,7 +32,7 @@ ROWS_PER_ITEM = 4
 """Rows that operations on single rows take at once."""
 _ITEMS_PER_THREAD = 8
 _FEW_ROWS_ITEMS_PER_THREAD = 3
-_FEW_ROWS = 6
+_FEW_ROWS = 8
 _PAIR = 2
 """Panels that are computed together where there are many rows."""
 
