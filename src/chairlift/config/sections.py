@@ -39,8 +39,9 @@ class ModelSettings:
     )
     deterministic: bool = setting(
         False,
-        "Refuse to start unless a request's tokens are the same whatever else is in its batch: the C++ kernels in "
-        "float32, with weights and KV in any numbers. Another --page-size may change last bits.",
+        "Make a request's tokens the same whatever else is in its batch, or refuse to start: the C++ kernels in "
+        "float32, with weights and KV in any numbers. Slower on CPUs with AMX while few requests run. Another "
+        "--page-size may change last bits.",
     )
     max_model_len: int | None = setting(
         None,

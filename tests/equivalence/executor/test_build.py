@@ -13,8 +13,9 @@ from chairlift.execution.torch_backend import build, device, numbers
 from chairlift.execution.torch_backend.build import BuiltExecutor, build_executor
 from chairlift.execution.torch_backend.cpu_kernels import make_cpu_kernels, plain_kernels
 from chairlift.execution.torch_backend.kernels_native import library
-from chairlift.execution.torch_backend.kernels_native.library import open_library
+from chairlift.execution.torch_backend.kernels_native.library import LibraryError, open_library
 from chairlift.execution.torch_backend.reference_kernels import ReferenceKernels
+from chairlift.execution.torch_backend.weights.blocks import quantize_q4
 
 PAGE_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # keys and values, layers, heads, head size, page size, float32
 
@@ -120,6 +121,25 @@ def test_container_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_system_memory_is_read() -> None:
     assert device.available_memory_bytes() > 2**20
+
+
+@pytest.mark.parametrize("name", ["amx", "tiles", "avx512", "avx2", "generic"])
+def test_only_few_rows_in_tiles_depend_on_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        opened = open_library(name)
+    except LibraryError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(library, "open_library", lambda: opened)
+    for deterministic in (False, True):
+        chosen = make_cpu_kernels(torch.float32, 1, 64, deterministic=deterministic)
+        assert chosen.is_batch_invariant == (deterministic or not opened.has_tiles)
+        packed = chosen.kernels.pack_linear(quantize_q4(torch.randn(32, 64)))
+        x = torch.randn(12, 64)
+        outputs = [chosen.kernels.linear(x[:count], packed) for count in (3, 12)]
+        chosen.kernels.finish()
+        assert torch.equal(outputs[0], outputs[1][:3]) == chosen.is_batch_invariant
+        del outputs
+        chosen.close()
 
 
 def test_deterministic_means_kernels_that_do_not_care_for_company(

@@ -44,7 +44,6 @@ class Buffers:
         memory = free.pop() if free else _aligned(size)
         return torch.from_numpy(np.asarray(_Lease(memory, free, shape, kind)))
 
-
     def rows_of_tiles(self, num_rows: int, width: int) -> torch.Tensor:
         """Return bfloat16 rows with memory behind them: products read tiles whole, whatever is there."""
         return self.empty(num_rows + _TILE_ROWS, width, dtype=torch.bfloat16)[:num_rows]
