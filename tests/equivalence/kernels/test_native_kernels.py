@@ -133,6 +133,17 @@ def test_argmax_of_what_is_not_a_number(kernels: EagerKernels, kind: str) -> Non
     assert finite == [row not in (3, 4) for row in range(20)]
 
 
+@pytest.mark.parametrize("num_rows", [5, 8])
+def test_a_gate_in_float32_is_not_overwritten_while_it_is_read(kernels: EagerKernels, num_rows: int) -> None:
+    """Rounded rows are written while other threads read the product that they come from."""
+    gate_up = kernels.pack_linear(torch.randn(2 * 1024, 72) / 8)
+    down = kernels.pack_linear(quantize_q4(torch.randn(72, 1024) / 32))
+    x = torch.randn(num_rows, 72)
+    expected = kernels.linear(kernels.silu_mul(kernels.linear(x, gate_up)), down)
+    for _ in range(30):
+        assert torch.equal(kernels.gated_mlp(x, gate_up, down), expected)
+
+
 def test_extreme_weights_in_four_bits_do_not_overflow(kernels: EagerKernels) -> None:
     weight = BlockWeight(
         torch.full((16, 64), 15, dtype=torch.uint8),

@@ -33,6 +33,7 @@ _INSIDE = 2
 _INSIDE_MASK = 0xFFFE
 _NUMBER_SHIFT = 16
 _SPINS_BEFORE_YIELD = 2_000
+_SPINS_PER_YIELD = 64
 
 _yield = types.ExternalFunction("sched_yield" if os.name == "posix" else "SwitchToThread", types.int32())
 
@@ -74,6 +75,8 @@ def serve_jobs_body(arguments):
         else:
             pause()
             spins += 1
+            if spins % _SPINS_PER_YIELD == 0:  # perhaps to who is about to open the job
+                _yield()
 
 
 @njit(error_model="numpy")

@@ -266,7 +266,7 @@ class NativeKernels:
                 num_rows,
             )
         if head_size % BLOCK_SIZE == 0:
-            self._rounding.may_round(out, ATTENTION_ROUNDED, *((MERGE_ROUNDED,) if merges else ()), kept=partials)
+            self._rounding.may_round(out, ATTENTION_ROUNDED, *((MERGE_ROUNDED,) if merges else ()), kept=(q, partials))
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -274,7 +274,7 @@ class NativeKernels:
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = self._buffers.empty(num_rows, width)
         self._add_rows("silu_mul", (num_rows, 1, 2), gate_up.data_ptr(), out.data_ptr(), num_rows, width, *NOT_ROUNDED)
-        self._rounding.may_round(out, 4)
+        self._rounding.may_round(out, 4, kept=(gate_up,))
         return out
 
     def finish(self) -> None:
@@ -333,7 +333,7 @@ class NativeKernels:
             *NOT_ROUNDED,
         )
         if group == 1:
-            self._rounding.may_round(out, 9)
+            self._rounding.may_round(out, 9, kept=(x,))
         return out
 
     def _round(self, x: torch.Tensor, dtype: torch.dtype) -> Rows:

@@ -22,8 +22,8 @@ class _Roundable(NamedTuple):
     """Of the result."""
     places: tuple[tuple[int, int], ...]
     """Operations, and the argument of each that says where to round to."""
-    kept: torch.Tensor | None
-    """What these operations use beside their operands: the memory of the rounded result must be another."""
+    kept: tuple[torch.Tensor, ...]
+    """What these operations use: the memory of the rounded result must be another."""
 
 
 class Rounding:
@@ -37,8 +37,8 @@ class Rounding:
         self._due = due
         self._last: _Roundable | None = None
 
-    def may_round(self, out: torch.Tensor, *arguments: int, kept: torch.Tensor | None = None) -> None:
-        """The last operations, one for each argument, could round their result ``out``."""
+    def may_round(self, out: torch.Tensor, *arguments: int, kept: tuple[torch.Tensor, ...]) -> None:
+        """The last operations, one for each argument, could round their result ``out``, made from what is kept."""
         count = self._due.count
         places = tuple(enumerate(arguments, start=count - len(arguments)))
         self._last = _Roundable(count, out.data_ptr(), places, kept)
