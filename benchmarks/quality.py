@@ -42,7 +42,7 @@ CONFIGURATIONS = [
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-def perplexity(source: ModelSource, token_ids: list[int], weights: str, kv_dtype: str) -> float:
+def perplexity(source: ModelSource, token_ids: list[int], weights: str, kv_dtype: str, num_rows: int) -> float:
     dtype = FLOATS.get(weights, torch.float32)
     kernel_set = make_cpu_kernels(dtype, torch.get_num_threads(), 64)
     model = load_model(
@@ -60,15 +60,17 @@ def perplexity(source: ModelSource, token_ids: list[int], weights: str, kv_dtype
     total, count = 0.0, 0
     for start in range(0, len(token_ids) - 1, WINDOW_TOKENS):
         window = torch.tensor(token_ids[start : start + WINDOW_TOKENS])
-        logits = model.logits(model.forward(whole_prompt(window, num_pages), cache.layers))
+        chunks = [chunk(window, first, num_rows, num_pages) for first in range(0, len(window), num_rows)]
+        logits = torch.cat([model.logits(model.forward(batch, cache.layers)) for batch in chunks])
         total += functional.cross_entropy(logits[:-1], window[1:], reduction="sum").item()
         count += len(window) - 1
     kernel_set.close()
     return math.exp(total / count)
 
 
-def whole_prompt(token_ids: torch.Tensor, num_pages: int) -> ForwardBatch:
-    positions = torch.arange(len(token_ids))
+def chunk(window: torch.Tensor, first: int, num_rows: int, num_pages: int) -> ForwardBatch:
+    token_ids = window[first : first + num_rows]
+    positions = torch.arange(first, first + len(token_ids))
     return ForwardBatch(
         token_ids=token_ids,
         positions=positions,
@@ -76,7 +78,7 @@ def whole_prompt(token_ids: torch.Tensor, num_pages: int) -> ForwardBatch:
         num_decodes=0,
         decode_page_tables=torch.zeros((0, 0), dtype=torch.int32),
         decode_context_lengths=torch.zeros(0, dtype=torch.int32),
-        prefills=[PrefillRows(0, len(token_ids), len(token_ids), torch.arange(num_pages))],
+        prefills=[PrefillRows(0, len(token_ids), first + len(token_ids), torch.arange(num_pages))],
     )
 
 
@@ -105,6 +107,9 @@ def main() -> None:
     parser.add_argument("--questions", type=Path)
     parser.add_argument("--num-questions", type=int, default=80)
     parser.add_argument("--num-tokens", type=int, default=64)
+    parser.add_argument(
+        "--rows", type=int, default=WINDOW_TOKENS, help="tokens of a step, for kernels that compute few in another way"
+    )
     parser.add_argument("--only", help="configurations to run, such as float/float32,auto/int8; all if absent")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/quality.json"))
     options = parser.parse_args()
@@ -121,7 +126,7 @@ def main() -> None:
     for weights, kv_dtype in (name.split("/") for name in wanted):
         with torch.inference_mode():
             row = {"weights": weights, "kv": kv_dtype}
-            row["perplexity"] = perplexity(source, token_ids, weights, kv_dtype)
+            row["perplexity"] = perplexity(source, token_ids, weights, kv_dtype, options.rows)
         row["of_baseline"] = row["perplexity"] / (rows[0]["perplexity"] if rows else row["perplexity"])
         if questions:
             given = answers(questions, weights, kv_dtype, options.num_tokens)
