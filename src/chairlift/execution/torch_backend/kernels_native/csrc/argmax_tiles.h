@@ -48,8 +48,7 @@ inline void argmax_tiles_item(const int64_t* arguments, int64_t item) {
   const ArgmaxArguments& own = *(const ArgmaxArguments*)arguments;
   const LinearArguments& a = own.linear;
   const auto [first_row, end_row, first_panel, end_panel] = LinearItem(a, item);
-  const Block* panels = (const Block*)a.panels;
-  const int64_t num_blocks = a.depth / BLOCK, num_rows = end_row - first_row;
+  const int64_t num_rows = end_row - first_row;
   constexpr int64_t highest_floats = sizeof(Highest) / 4;
   const LinearMemory memory(num_rows, num_rows * highest_floats);
   Highest* highest = (Highest*)memory.more;
@@ -59,10 +58,7 @@ inline void argmax_tiles_item(const int64_t* arguments, int64_t item) {
   int64_t p = first_panel;
   const auto multiply = [&](auto num_panels) {
     constexpr int P = decltype(num_panels)::value;
-    const Block* some[P];
-    const float* biases[P];
-    for (int i = 0; i < P; i++) some[i] = panels + (p + i) * num_blocks, biases[i] = a.bias + (p + i) * W;
-    multiply_panels_by_tiles<P>(some, biases, memory.tiles, a, first_row, end_row, {memory.sums, P * W, memory.sums}, shapes);
+    multiply_next_panels<P, Block>(a, p, memory, first_row, end_row, {memory.sums, P * W, memory.sums}, shapes);
     for (int64_t row = 0; row < num_rows; row++)
       for (int i = 0; i < P; i++)
         take_highest(highest[row], load(memory.sums + (row * P + i) * W), (p + i) * W, own.num_outputs);

@@ -178,6 +178,17 @@ struct FewMemory {
   }
 };
 
+// Rows [first, end) times P panels that follow each other, from the p-th on.
+template <int P, typename Block>
+inline void multiply_next_panels(const LinearArguments& a, int64_t p, const LinearMemory& memory, int64_t first, int64_t end,
+                                 const Sums& sums, LinearShapes& shapes) {
+  const Block* panels[P];
+  const float* biases[P];
+  for (int i = 0; i < P; i++)
+    panels[i] = (const Block*)a.panels + (p + i) * (a.depth / BLOCK), biases[i] = a.bias + (p + i) * W;
+  multiply_panels_by_tiles<P>(panels, biases, memory.tiles, a, first, end, sums, shapes);
+}
+
 template <typename Block>
 inline void linear_tiles_item(const int64_t* arguments, int64_t item) {
   const LinearArguments& a = *(const LinearArguments*)arguments;
@@ -196,12 +207,8 @@ inline void linear_tiles_item(const int64_t* arguments, int64_t item) {
   LinearShapes shapes;
   int64_t p = first_panel;
   const auto multiply = [&](auto num_panels) {
-    constexpr int P = decltype(num_panels)::value;
-    const Block* some[P];
-    const float* biases[P];
-    for (int i = 0; i < P; i++) some[i] = panels + (p + i) * num_blocks, biases[i] = a.bias + (p + i) * W;
-    multiply_panels_by_tiles<P>(some, biases, memory.tiles, a, first_row, end_row,
-                                {a.y + first_row * y_stride + p * W, y_stride, memory.sums}, shapes);
+    const Sums sums = {a.y + first_row * y_stride + p * W, y_stride, memory.sums};
+    multiply_next_panels<decltype(num_panels)::value, Block>(a, p, memory, first_row, end_row, sums, shapes);
   };
   for (; p + 2 <= end_panel; p += 2) multiply(std::integral_constant<int, 2>());
   if (p < end_panel) multiply(std::integral_constant<int, 1>());
