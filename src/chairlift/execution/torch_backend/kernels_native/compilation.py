@@ -27,7 +27,7 @@ _WIDE = "-DCHAIRLIFT_WIDE"
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 # The last flag: headers of older compilers warn of themselves.
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-Wno-maybe-uninitialized")
-_AMX = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+_AMX = (*_AVX512, "-mavx512dq", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 _TILES = (_WIDE, "-DCHAIRLIFT_TILES")
 _INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"generic": (), "wide": (_WIDE,), "tiles": _TILES}
 if platform.machine().lower() in ("x86_64", "amd64"):

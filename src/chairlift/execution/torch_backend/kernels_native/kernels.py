@@ -55,7 +55,7 @@ class NativeKernels:
     Args:
         library: the compiled operations.
         threads: what computes them.
-        is_batch_invariant: compute few rows as many are, even where that is slower.
+        is_batch_invariant: compute a row the same way whatever else is in its step, even where that is slower.
     """
 
     def __init__(self, library: Library, threads: Threads, *, is_batch_invariant: bool = True) -> None:
@@ -217,7 +217,9 @@ class NativeKernels:
         group = num_heads // num_kv_heads
         runs = self._runs.get(window)
         if runs is None or runs.batch is not batch:
-            runs = self._runs[window] = make_runs(batch, (group, num_kv_heads, head_size), page_size, window)
+            heads = (group, num_kv_heads, head_size)
+            runs = make_runs(batch, heads, page_size, window, shares_contexts=self._cut.shares_contexts)
+            self._runs[window] = runs
         out = self._buffers.empty(num_rows, num_heads * head_size)  # [T, H * d]
         partials = self._buffers.empty(runs.num_partials)
         self._due.keep(runs)

@@ -98,7 +98,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How products are cut into items for so many threads."""
+    """How a step is cut into items for so many threads."""
 
     num_threads: int
     tile_rows: int
@@ -107,14 +107,17 @@ class Cut:
     """Of rows that stay in the second-level cache while panels pass by."""
     few_rows: int = 0
     """Up to so many are multiplied with four bits as in ``csrc/linear_few.h``, and come out otherwise in last bits."""
+    shares_contexts: bool = False
+    """Whether decodes that begin with the same pages read them together; see :func:`make_runs`."""
 
     @classmethod
     def of(cls, num_threads: int, has_tiles: bool, is_batch_invariant: bool) -> "Cut":
         """Return the cut for the kernels of ``csrc/linear_tiles.h`` or ``csrc/linear.h``."""
         if not has_tiles:
-            return cls(num_threads, 6, 128 * 1024)
+            return cls(num_threads, 6, 128 * 1024, shares_contexts=not is_batch_invariant)
         # Weights become bfloat16 once for all rows of an item; processors that have tiles have larger caches, too.
-        return cls(num_threads, 32, 768 * 1024, 0 if is_batch_invariant else _FEW_ROWS)
+        few_rows = 0 if is_batch_invariant else _FEW_ROWS
+        return cls(num_threads, 32, 768 * 1024, few_rows, not is_batch_invariant)
 
     def block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
         """Return how many rows and how many panels an item takes."""
@@ -218,7 +221,7 @@ class Program:
         self.set_step(batch, batch.sample_rows)
         kept: list[object] = []
         for window in self.windows:
-            runs = make_runs(batch, heads, page_size, window)
+            runs = make_runs(batch, heads, page_size, window, shares_contexts=self._cut.shares_contexts)
             partials = buffers.empty(runs.num_partials)
             self.set_runs(window, runs, partials.data_ptr(), heads[1])
             kept += (runs, partials)

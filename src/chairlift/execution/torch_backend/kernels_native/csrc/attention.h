@@ -28,7 +28,10 @@ struct Run {
   const int32_t* pages;
   int64_t start, stop;  // the part of the context, whole pages but for the end
   int64_t partial;      // where its sums go in the memory of partial results, in numbers; -1: the run's only part
+  const int32_t* rows;  // one for each token; null: they follow each other. All see everything before the first position
 };
+
+inline int64_t row_of(const Run& run, int64_t token) { return run.rows ? run.rows[token] : run.first_row + token; }
 
 struct AttentionArguments {
   const Run* runs;
@@ -311,10 +314,10 @@ inline void attend(const AttentionArguments& a, const Run& run, int64_t kv_head)
   float* queries = scratch(num_rows * (2 * size + SCORE_STRIDE + 2));
   float *sums = queries + num_rows * size, *scores = sums + num_rows * size;
   float *highest = scores + num_rows * SCORE_STRIDE, *totals = highest + num_rows;
-  const float* q = a.q + run.first_row * a.q_stride + kv_head * a.group * size;
-  for (int64_t token = 0; token < run.num_tokens; token++)
-    for (int64_t i = 0; i < a.group * size; i++)
-      queries[token * a.group * size + i] = q[token * a.q_stride + i] * (float)a.scale;
+  for (int64_t token = 0; token < run.num_tokens; token++) {
+    const float* q = a.q + row_of(run, token) * a.q_stride + kv_head * a.group * size;
+    for (int64_t i = 0; i < a.group * size; i++) queries[token * a.group * size + i] = q[i] * (float)a.scale;
+  }
   for (int64_t i = 0; i < num_rows * size; i++) sums[i] = 0;
   for (int64_t row = 0; row < num_rows; row++) highest[row] = LOWEST, totals[row] = 0;
   const int64_t whole_pages = SEGMENT_TOKENS / a.page_size * a.page_size;
@@ -359,8 +362,14 @@ inline void attention_item(const int64_t* arguments, int64_t item) {
   each_head(a, item, [&](int64_t run, int64_t head) { attend(a, a.runs[run], head); });
 }
 
+// What one item computed of a merge's rows: where the first row's sums lie of the first head, and how far heads lie apart.
+struct Part {
+  int64_t partial, head_stride;
+};
+
 struct Merge {
-  int64_t first_row, num_tokens, num_parts, first_partial;
+  int64_t first_row, num_tokens, num_parts;
+  const Part* parts;
 };
 
 struct MergeArguments {
@@ -377,19 +386,20 @@ inline void merge_item(const int64_t* arguments, int64_t item) {
   const MergeArguments& a = *(const MergeArguments*)arguments;
   const Merge& merge = a.merges[item / a.num_kv_heads];
   const int64_t kv_head = item % a.num_kv_heads, size = a.head_size, num_rows = merge.num_tokens * a.group;
-  const int64_t part_stride = a.num_kv_heads * num_rows * (size + 2);
   for (int64_t row = 0; row < num_rows; row++) {
-    const float* part = a.partials + merge.first_partial + (kv_head * num_rows + row) * (size + 2);
+    const auto part = [&](int64_t i) {
+      return a.partials + merge.parts[i].partial + kv_head * merge.parts[i].head_stride + row * (size + 2);
+    };
     const int64_t token = row / a.group, head = kv_head * a.group + row % a.group;
     float* to = a.out + (merge.first_row + token) * a.out_stride + head * size;
     float best = LOWEST, total = 0;
     for (int64_t i = 0; i < merge.num_parts; i++) {
-      const float highest = part[i * part_stride + size];
+      const float highest = part(i)[size];
       best = highest > best ? highest : best;
     }
     for (int64_t i = 0; i < size; i++) to[i] = 0;
     for (int64_t i = 0; i < merge.num_parts; i++) {
-      const float* from = part + i * part_stride;
+      const float* from = part(i);
       const float shrink = std::exp(from[size] - best);
       total += from[size + 1] * shrink;
       for (int64_t j = 0; j < size; j += W) store(to + j, load(to + j) + load(from + j) * shrink);

@@ -8,7 +8,7 @@
 // alone, and reading takes 1.7 times as long.
 #pragma once
 
-#include "split_rows.h"
+#include "split_weights.h"
 
 #if defined(CHAIRLIFT_TILES)
 
@@ -34,11 +34,12 @@ inline uint32_t word_at(const uint8_t* bytes) {
 // What is kept of one head's rows.
 struct FewHead {
   SplitRows queries, weights;
-  float *sums, *scores, *value_scales, *highest, *totals;
+  float *sums, *scores, *highest, *totals;
+  ValueScales* value_scales;
   int32_t* whole;  // sums of a segment: upper bytes [rows][size], then lower ones
 
   static int64_t num_floats(int64_t num_rows, int64_t size) {
-    const int64_t floats = num_rows * (size + SCORE_STRIDE + 2 * size) + SEGMENT_TOKENS;
+    const int64_t floats = num_rows * (size + SCORE_STRIDE + 2 * size) + (int64_t)sizeof(ValueScales) / 4;
     const int64_t bytes = 2 * num_rows * (size + SEGMENT_TOKENS);
     return floats + bytes / 4 + 64;  // the last for the scalars
   }
@@ -46,8 +47,8 @@ struct FewHead {
   FewHead() = default;
 
   FewHead(float* memory, int64_t num_rows, int64_t size) : sums(memory) {
-    scores = sums + num_rows * size, value_scales = scores + num_rows * SCORE_STRIDE;
-    whole = (int32_t*)(value_scales + SEGMENT_TOKENS);
+    scores = sums + num_rows * size, value_scales = (ValueScales*)(scores + num_rows * SCORE_STRIDE);
+    whole = (int32_t*)(value_scales + 1);
     uint8_t* bytes = (uint8_t*)(whole + 2 * num_rows * size);
     queries.upper = bytes, queries.lower = bytes + num_rows * size;
     weights.upper = queries.lower + num_rows * size, weights.lower = weights.upper + num_rows * SEGMENT_TOKENS;
@@ -100,7 +101,7 @@ inline void score_few(const AttentionArguments& a, const FewHead& head, const Ti
     for (int r = 0; r < R; r++) {
       const vi whole = (((vi)upper[r][s] - ((vi)all_keys[s] << 7)) << 8) + (vi)lower[r][s];
       store(head.scores + r * SCORE_STRIDE + strips[s] * STRIP,
-            __builtin_convertvector(whole, vf) * (key_scale * head.queries.scales[r]));
+            __builtin_convertvector(whole, vf) * key_scale);
     }
   }
 }
@@ -152,17 +153,13 @@ inline void gather_few(const AttentionArguments& a, const FewHead& head, const T
 inline void weigh_few(const AttentionArguments& a, const Run& run, const FewHead& head, const TileSegment& segment,
                       int64_t start, int64_t count, int64_t bytes) {
   const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
-  for (int64_t strip = 0; strip < segment.num_strips; strip++)
-    std::memcpy(head.value_scales + strip * STRIP, segment.strips[strip].value_scales + bytes, 4 * STRIP);
-  // Behind the last token there may be scales that are not numbers, which not even a weight of zero undoes.
-  for (int64_t t = count; t < segment.num_strips * STRIP; t++) head.value_scales[t] = 0;
+  take_value_scales(segment, count, bytes, *head.value_scales);
   for (int64_t row = 0; row < num_rows; row++) {
     const int64_t position = run.first_position + row / a.group;
     const int64_t low = a.window > 0 ? position - a.window + 1 - start : 0;
-    float* scores = head.scores + row * SCORE_STRIDE;
-    weigh(scores, low, position + 1 - start, count, head.value_scales, head.highest + row, head.totals + row,
-          head.sums + row * size, size);
-    split_weights(scores, count, head.weights, row);
+    weigh_and_split(head.scores + row * SCORE_STRIDE, head.queries.scales[row], low, position + 1 - start, count,
+                    *head.value_scales, {head.sums + row * size, head.highest + row, head.totals + row}, size,
+                    head.weights, row);
   }
   std::memset(head.whole, 0, 2 * num_rows * size * 4);
 }
@@ -196,7 +193,7 @@ inline void attend_few(const AttentionArguments& a, const Run& run, int64_t firs
     heads[h] = FewHead(memory + h * head_floats, R, size);
     for (int64_t row = 0; row < R; row++) {
       const int64_t query_head = (first_head + h) * a.group + row % a.group;
-      const float* q = a.q + (run.first_row + row / a.group) * a.q_stride + query_head * size;
+      const float* q = a.q + row_of(run, row / a.group) * a.q_stride + query_head * size;
       split_query(q, (float)a.scale, size, heads[h].queries, row);
       heads[h].highest[row] = LOWEST, heads[h].totals[row] = 0;
     }

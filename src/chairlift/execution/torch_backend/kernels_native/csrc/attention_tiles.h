@@ -24,16 +24,16 @@ inline vi whole_sums(const AttentionSums& upper, const AttentionSums& lower, int
 
 // Tiles: 0 and 1, 5 and 6 sums of upper and lower bytes; 2 and 3 those of rows; 4 and 7 keys or values.
 //
-// Scores of up to 16 rows.
+// Scores of up to 16 rows and strips [begin, end), but for the queries' scales.
 inline void score_by_tiles(const AttentionArguments& a, const SplitRows& queries, int64_t first_row, int64_t num_rows,
-                           const TileSegment& segment, float* scores) {
+                           const TileSegment& segment, int64_t begin, int64_t end, float* scores) {
   const int64_t size = a.head_size, num_chunks = size / CHUNK;
   alignas(64) AttentionSums sums[2][2];
   const auto load_rows = [&](int64_t chunk) {
     load_tile<2>(queries.upper + first_row * size + chunk * CHUNK, size);
     load_tile<3>(queries.lower + first_row * size + chunk * CHUNK, size);
   };
-  const auto begin = [&](int64_t strip) {
+  const auto start = [&](int64_t strip) {
     clear_tile<0>();
     clear_tile<1>();
     for (int64_t chunk = 0; chunk < num_chunks; chunk++) {
@@ -46,33 +46,33 @@ inline void score_by_tiles(const AttentionArguments& a, const SplitRows& queries
     store_tile<1>(sums[strip % 2][1], TILE_BYTES);
   };
   if (num_chunks == 1) load_rows(0);
-  begin(0);
-  for (int64_t strip = 0; strip < segment.num_strips; strip++) {
-    if (strip + 1 < segment.num_strips) begin(strip + 1);
+  start(begin);
+  for (int64_t strip = begin; strip < end; strip++) {
+    if (strip + 1 < end) start(strip + 1);
     if (first_row == 0 && strip + STRIPS_AHEAD < segment.num_strips)
       prefetch_keys(a, segment.strips[strip + STRIPS_AHEAD]);
     const vf key_scale = load((const float*)segment.strips[strip].key_scales);
-    float* to = scores + first_row * SCORE_STRIDE + strip * STRIP;
+    float* to = scores + strip * STRIP;
     for (int64_t row = 0; row < num_rows; row++) {
       const vf whole = __builtin_convertvector(whole_sums(sums[strip % 2][0], sums[strip % 2][1], row), vf);
-      store(to + row * SCORE_STRIDE, whole * (key_scale * queries.scales[first_row + row]));
+      store(to + row * SCORE_STRIDE, whole * key_scale);
     }
   }
 }
 
-// Sums of up to 16 rows, for 32 numbers of the head at a time.
-inline void gather_by_tiles(const SplitRows& weights, int64_t first_row, int64_t num_rows, int64_t count,
-                            const char* values, int64_t size, float* sums) {
+// Sums of up to 16 rows over the tokens [begin, end), whole chunks; for 32 numbers of the head at a time.
+inline void gather_by_tiles(const SplitRows& weights, int64_t num_rows, int64_t begin, int64_t end, const char* values,
+                            int64_t size, float* sums) {
   alignas(64) AttentionSums whole[4];
   for (int64_t column = 0; column < size; column += 2 * W) {
     clear_tile<0>();
     clear_tile<1>();
     clear_tile<5>();
     clear_tile<6>();
-    for (int64_t token = 0; token < count; token += CHUNK) {
+    for (int64_t token = begin; token < end; token += CHUNK) {
       const char* from = values + token * size + 4 * column;
-      load_tile<2>(weights.upper + first_row * SEGMENT_TOKENS + token, SEGMENT_TOKENS);
-      load_tile<3>(weights.lower + first_row * SEGMENT_TOKENS + token, SEGMENT_TOKENS);
+      load_tile<2>(weights.upper + token, SEGMENT_TOKENS);
+      load_tile<3>(weights.lower + token, SEGMENT_TOKENS);
       load_tile<4>(from, 4 * size);
       load_tile<7>(from + TILE_BYTES, 4 * size);
       multiply_bytes<0, 2, 4, false>();
@@ -85,12 +85,11 @@ inline void gather_by_tiles(const SplitRows& weights, int64_t first_row, int64_t
     store_tile<5>(whole[2], TILE_BYTES);
     store_tile<6>(whole[3], TILE_BYTES);
     for (int64_t row = 0; row < num_rows; row++) {
-      float* to = sums + (first_row + row) * size + column;
-      const float scale = weights.scales[first_row + row];
+      float* to = sums + row * size + column;
       for (int half = 0; half < 2; half++)
         store(to + half * W,
-              load(to + half * W) +
-                  __builtin_convertvector(whole_sums(whole[2 * half], whole[2 * half + 1], row), vf) * scale);
+              load(to + half * W) + __builtin_convertvector(whole_sums(whole[2 * half], whole[2 * half + 1], row), vf) *
+                                        weights.scales[row]);
     }
   }
 }
@@ -102,23 +101,33 @@ inline void set_attention_tiles(int64_t num_rows) {
   set_tiles(shapes);
 }
 
+// What rows see of a segment, as seen from its start.
+struct Seen {
+  int64_t low, high;
+};
+
+inline Seen seen_by(const AttentionArguments& a, const Run& run, int64_t row, int64_t start) {
+  const int64_t position = run.first_position + row / a.group;
+  return {a.window > 0 ? position - a.window + 1 - start : 0, position + 1 - start};
+}
+
 // tile_rows: of tiles of equal shape; what the last one has too many is computed from whatever is there, and never looked at.
 inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t kv_head, int64_t tile_rows) {
   const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   const int64_t padded_rows = (num_rows + tile_rows - 1) / tile_rows * tile_rows;
-  float* sums = scratch(num_rows * (size + SCORE_STRIDE + 2) + 2 * padded_rows + SEGMENT_TOKENS +
-                        (padded_rows * (2 * size + 2 * SEGMENT_TOKENS) + SEGMENT_TOKENS * size) / 4 + 64);
-  float *scores = sums + num_rows * size, *value_scales = scores + num_rows * SCORE_STRIDE;
-  float *highest = value_scales + SEGMENT_TOKENS, *totals = highest + num_rows;
+  float* sums = scratch(num_rows * (size + 2) + padded_rows + tile_rows * (SCORE_STRIDE + 1) +
+                        (padded_rows * 2 * size + tile_rows * 2 * SEGMENT_TOKENS + SEGMENT_TOKENS * size) / 4 + 64);
+  float *highest = sums + num_rows * size, *totals = highest + num_rows, *scores = totals + num_rows;
   SplitRows queries, weights;
-  queries.scales = totals + num_rows, weights.scales = queries.scales + padded_rows;
-  char* bytes = (char*)(weights.scales + padded_rows);
+  queries.scales = scores + tile_rows * SCORE_STRIDE, weights.scales = queries.scales + padded_rows;
+  char* bytes = (char*)(weights.scales + tile_rows);
   bytes += -(intptr_t)bytes & 63;
   queries.upper = (uint8_t*)bytes, queries.lower = queries.upper + padded_rows * size;
-  weights.upper = queries.lower + padded_rows * size, weights.lower = weights.upper + padded_rows * SEGMENT_TOKENS;
-  char* values = (char*)weights.lower + padded_rows * SEGMENT_TOKENS;
+  weights.upper = queries.lower + padded_rows * size, weights.lower = weights.upper + tile_rows * SEGMENT_TOKENS;
+  char* values = (char*)weights.lower + tile_rows * SEGMENT_TOKENS;
 
   TileSegment segment;
+  ValueScales value_scales;
   const auto each_of_the_first = [&](auto prefetch_strip) {
     for (int64_t strip = 0; strip < STRIPS_AHEAD && strip < segment.num_strips; strip++)
       prefetch_strip(a, segment.strips[strip], 0);
@@ -127,7 +136,7 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
   each_of_the_first(prefetch_keys);
 
   for (int64_t row = 0; row < num_rows; row++) {
-    const float* q = a.q + (run.first_row + row / a.group) * a.q_stride + (kv_head * a.group + row % a.group) * size;
+    const float* q = a.q + row_of(run, row / a.group) * a.q_stride + (kv_head * a.group + row % a.group) * size;
     split_query(q, (float)a.scale, size, queries, row);
     highest[row] = LOWEST, totals[row] = 0;
   }
@@ -139,25 +148,30 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
       each_of_the_first(prefetch_keys);
     }
     each_of_the_first(prefetch_values);
-    for (int64_t row = 0; row < num_rows; row += tile_rows)
-      score_by_tiles(a, queries, row, num_rows - row < tile_rows ? num_rows - row : tile_rows, segment, scores);
-    for (int64_t strip = 0; strip < segment.num_strips; strip++) {
-      if (strip + STRIPS_AHEAD < segment.num_strips) prefetch_values(a, segment.strips[strip + STRIPS_AHEAD]);
-      std::memcpy(value_scales + strip * STRIP, segment.strips[strip].value_scales, 4 * STRIP);
-      std::memcpy(values + strip * STRIP * size, segment.strips[strip].values, STRIP * size);
+    for (int64_t first_row = 0; first_row < num_rows; first_row += tile_rows) {
+      const int64_t rest = num_rows - first_row, count_rows = rest < tile_rows ? rest : tile_rows;
+      // Later rows see later tokens: the first row and the last one say what all of them see.
+      int64_t low = seen_by(a, run, first_row, start).low, high = seen_by(a, run, first_row + count_rows - 1, start).high;
+      low = low < 0 ? 0 : low;
+      high = high < count ? high : count;
+      if (low < high)
+        score_by_tiles(a, queries, first_row, count_rows, segment, low / STRIP, (high + STRIP - 1) / STRIP, scores);
+      if (first_row == 0) {
+        for (int64_t strip = 0; strip < segment.num_strips; strip++) {
+          if (strip + STRIPS_AHEAD < segment.num_strips) prefetch_values(a, segment.strips[strip + STRIPS_AHEAD]);
+          std::memcpy(values + strip * STRIP * size, segment.strips[strip].values, STRIP * size);
+        }
+        take_value_scales(segment, count, 0, value_scales);
+      }
+      if (low >= high) continue;
+      for (int64_t i = 0; i < count_rows; i++) {
+        const int64_t row = first_row + i;
+        const Seen seen = seen_by(a, run, row, start);
+        weigh_and_split(scores + i * SCORE_STRIDE, queries.scales[row], seen.low, seen.high, count, value_scales,
+                        {sums + row * size, highest + row, totals + row}, size, weights, i);
+      }
+      gather_by_tiles(weights, count_rows, low / CHUNK * CHUNK, high, values, size, sums + first_row * size);
     }
-    // Behind the last token there may be scales that are not numbers, which not even a weight of zero undoes.
-    for (int64_t t = count; t < segment.num_strips * STRIP; t++) value_scales[t] = 0;
-    for (int64_t row = 0; row < num_rows; row++) {
-      const int64_t position = run.first_position + row / a.group;
-      const int64_t low = a.window > 0 ? position - a.window + 1 - start : 0;
-      float* row_scores = scores + row * SCORE_STRIDE;
-      weigh(row_scores, low, position + 1 - start, count, value_scales, highest + row, totals + row, sums + row * size,
-            size);
-      split_weights(row_scores, count, weights, row);
-    }
-    for (int64_t row = 0; row < num_rows; row += tile_rows)
-      gather_by_tiles(weights, row, num_rows - row < tile_rows ? num_rows - row : tile_rows, count, values, size, sums);
     start = stop;
   }
   finish_item(a, run, kv_head, {sums, highest, totals});

@@ -41,23 +41,6 @@ inline void split_query(const float* x, float factor, int64_t size, const SplitR
     store_split(to.upper + row * size + i, to.lower + row * size + i, nearest(load(x + i) * stretch));
 }
 
-// Weights of a segment, none below zero: the largest becomes 65,535. Behind the last token they are zero.
-inline void split_weights(const float* weights, int64_t count, const SplitRows& to, int64_t row) {
-  const int64_t padded = (count + W - 1) / W * W, end = (count + CHUNK - 1) / CHUNK * CHUNK;
-  vf peak = vf{}, nothing = vf{};
-  for (int64_t t = 0; t < padded; t += W) {
-    const vf weight = load(weights + t);
-    peak = max(peak, weight);
-    nothing += weight * 0.0f;
-  }
-  const float top = max(peak), stretch = top > 0 ? 65535.0f / top : 0;
-  to.scales[row] = top / 65535.0f + sum(nothing);
-  uint8_t *upper = to.upper + row * SEGMENT_TOKENS, *lower = to.lower + row * SEGMENT_TOKENS;
-  for (int64_t t = 0; t < padded; t += W) store_split(upper + t, lower + t, nearest(load(weights + t) * stretch));
-  std::memset(upper + padded, 0, end - padded);
-  std::memset(lower + padded, 0, end - padded);
-}
-
 // The tokens of a segment, 16 at a time, and where one head's numbers of them lie.
 struct TileSegment {
   struct Strip {
