@@ -41,7 +41,7 @@ struct FewHead {
   static int64_t num_floats(int64_t num_rows, int64_t size) {
     const int64_t floats = num_rows * (size + SCORE_STRIDE + 2 * size) + (int64_t)sizeof(ValueScales) / 4;
     const int64_t bytes = 2 * num_rows * (size + SEGMENT_TOKENS);
-    return floats + bytes / 4 + 64;  // the last for the scalars
+    return floats + bytes / 4 + MOST_FEW_ROWS * (3 + W);  // the last for the scalars
   }
 
   FewHead() = default;
@@ -54,7 +54,7 @@ struct FewHead {
     weights.upper = queries.lower + num_rows * size, weights.lower = weights.upper + num_rows * SEGMENT_TOKENS;
     float* scalars = (float*)(weights.lower + num_rows * SEGMENT_TOKENS);
     queries.scales = scalars, weights.scales = scalars + MOST_FEW_ROWS;
-    highest = scalars + 2 * MOST_FEW_ROWS, totals = scalars + 3 * MOST_FEW_ROWS;
+    highest = scalars + 2 * MOST_FEW_ROWS, totals = scalars + 3 * MOST_FEW_ROWS;  // [rows][W]
   }
 };
 
@@ -154,13 +154,16 @@ inline void weigh_few(const AttentionArguments& a, const Run& run, const FewHead
                       int64_t start, int64_t count, int64_t bytes) {
   const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   take_value_scales(segment, count, bytes, *head.value_scales);
+  RowPart parts[MOST_FEW_ROWS];
   for (int64_t row = 0; row < num_rows; row++) {
     const int64_t position = run.first_position + row / a.group;
     const int64_t low = a.window > 0 ? position - a.window + 1 - start : 0;
-    weigh_and_split(head.scores + row * SCORE_STRIDE, head.queries.scales[row], low, position + 1 - start, count,
-                    *head.value_scales, {head.sums + row * size, head.highest + row, head.totals + row}, size,
-                    head.weights, row);
+    parts[row] = raise_best(head.scores + row * SCORE_STRIDE, head.queries.scales[row], low, position + 1 - start, count,
+                            *head.value_scales, {head.sums + row * size, head.highest + row, head.totals + row * W}, size);
   }
+  for (int64_t row = 0; row < num_rows; row++)
+    split_weights(head.scores + row * SCORE_STRIDE, parts[row], count, *head.value_scales, head.totals + row * W,
+                  head.weights, row);
   std::memset(head.whole, 0, 2 * num_rows * size * 4);
 }
 
@@ -195,7 +198,8 @@ inline void attend_few(const AttentionArguments& a, const Run& run, int64_t firs
       const int64_t query_head = (first_head + h) * a.group + row % a.group;
       const float* q = a.q + row_of(run, row / a.group) * a.q_stride + query_head * size;
       split_query(q, (float)a.scale, size, heads[h].queries, row);
-      heads[h].highest[row] = LOWEST, heads[h].totals[row] = 0;
+      heads[h].highest[row] = LOWEST;
+      store(heads[h].totals + row * W, vf{});
     }
     for (int64_t i = 0; i < R * size; i++) heads[h].sums[i] = 0;
   }
@@ -232,8 +236,10 @@ inline void attend_few(const AttentionArguments& a, const Run& run, int64_t firs
     });
     start = stop;
   }
-  for (int64_t h = 0; h < num_heads; h++)
+  for (int64_t h = 0; h < num_heads; h++) {
+    sum_lanes(heads[h].totals, R);
     finish_item(a, run, first_head + h, {heads[h].sums, heads[h].highest, heads[h].totals});
+  }
 }
 
 // Whether a run has so few rows; if so, heads [first_head, end_head) are computed.

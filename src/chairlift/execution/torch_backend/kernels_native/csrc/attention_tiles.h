@@ -115,9 +115,9 @@ inline Seen seen_by(const AttentionArguments& a, const Run& run, int64_t row, in
 inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t kv_head, int64_t tile_rows) {
   const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   const int64_t padded_rows = (num_rows + tile_rows - 1) / tile_rows * tile_rows;
-  float* sums = scratch(num_rows * (size + 2) + padded_rows + tile_rows * (SCORE_STRIDE + 1) +
+  float* sums = scratch(num_rows * (size + 1 + W) + padded_rows + tile_rows * (SCORE_STRIDE + 1) +
                         (padded_rows * 2 * size + tile_rows * 2 * SEGMENT_TOKENS + SEGMENT_TOKENS * size) / 4 + 64);
-  float *highest = sums + num_rows * size, *totals = highest + num_rows, *scores = totals + num_rows;
+  float *highest = sums + num_rows * size, *totals = highest + num_rows, *scores = totals + num_rows * W;
   SplitRows queries, weights;
   queries.scales = scores + tile_rows * SCORE_STRIDE, weights.scales = queries.scales + padded_rows;
   char* bytes = (char*)(weights.scales + tile_rows);
@@ -138,7 +138,8 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
   for (int64_t row = 0; row < num_rows; row++) {
     const float* q = a.q + row_of(run, row / a.group) * a.q_stride + (kv_head * a.group + row % a.group) * size;
     split_query(q, (float)a.scale, size, queries, row);
-    highest[row] = LOWEST, totals[row] = 0;
+    highest[row] = LOWEST;
+    store(totals + row * W, vf{});
   }
   for (int64_t i = 0; i < num_rows * size; i++) sums[i] = 0;
   for (int64_t start = run.start; start < run.stop;) {
@@ -164,16 +165,20 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
         take_value_scales(segment, count, 0, value_scales);
       }
       if (low >= high) continue;
+      RowPart parts[TILE_ROWS];
       for (int64_t i = 0; i < count_rows; i++) {
         const int64_t row = first_row + i;
         const Seen seen = seen_by(a, run, row, start);
-        weigh_and_split(scores + i * SCORE_STRIDE, queries.scales[row], seen.low, seen.high, count, value_scales,
-                        {sums + row * size, highest + row, totals + row}, size, weights, i);
+        parts[i] = raise_best(scores + i * SCORE_STRIDE, queries.scales[row], seen.low, seen.high, count, value_scales,
+                              {sums + row * size, highest + row, totals + row * W}, size);
       }
+      for (int64_t i = 0; i < count_rows; i++)
+        split_weights(scores + i * SCORE_STRIDE, parts[i], count, value_scales, totals + (first_row + i) * W, weights, i);
       gather_by_tiles(weights, count_rows, low / CHUNK * CHUNK, high, values, size, sums + first_row * size);
     }
     start = stop;
   }
+  sum_lanes(totals, num_rows);
   finish_item(a, run, kv_head, {sums, highest, totals});
 }
 

@@ -17,34 +17,6 @@ constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MOST_WHOLE = 65535.0f;
 constexpr float LEAST_SCALE = 1e-30f;  // 65,535 of them are a number still
 
-// The scales of a segment's values. What is not finite is kept as what is not a number.
-struct ValueScales {
-  float numbers[SEGMENT_TOKENS];
-  float largest;  // of the finite ones
-  bool are_finite;
-};
-
-inline vf visible(vf numbers, int64_t place, int64_t low, int64_t high, float otherwise) {
-  const vi lane = first_lanes() + (int32_t)place;
-  return ((lane >= (int32_t)low) & (lane < (int32_t)high)) ? numbers : all(otherwise);
-}
-
-// Those that the segment's strips name, of a head whose part lies so many bytes behind.
-inline void take_value_scales(const TileSegment& segment, int64_t count, int64_t bytes, ValueScales& to) {
-  vf largest = vf{}, nothing = vf{};
-  for (int64_t strip = 0; strip < segment.num_strips; strip++)
-    for (int64_t t = strip * STRIP; t < (strip + 1) * STRIP; t += W) {
-      // Behind the last token there may be anything.
-      const float* from = (const float*)(segment.strips[strip].value_scales + bytes) + t % STRIP;
-      const vf scales = visible(load(from), t, 0, count, 0), none = scales * 0.0f;
-      nothing += none;
-      store(to.numbers + t, none == 0.0f ? scales : all(std::nanf("")));
-      largest = max(largest, load(to.numbers + t));
-    }
-  to.largest = max(largest);
-  to.are_finite = sum(nothing) == 0;
-}
-
 // 2**x times a factor that the numbers of the polynomial carry, to about 3e-6: a third of the last bit of 16.
 //   x = n + r, 0 <= r < 1;   2**x = 2**n p(r), with the polynomial of degree 4 whose largest relative error is least
 struct PowerOfTwo {
@@ -69,6 +41,38 @@ struct PowerOfTwo {
   }
 };
 
+// The scales of a segment's values. What is not finite is kept as what is not a number.
+struct ValueScales {
+  float numbers[SEGMENT_TOKENS];
+  float scale;  // of the whole weights of a row that sees all of them
+  PowerOfTwo power = PowerOfTwo(0);
+  bool are_finite;
+};
+
+inline float scale_of(float largest) { return (largest < LEAST_SCALE ? LEAST_SCALE : largest) / MOST_WHOLE; }
+
+inline vf visible(vf numbers, int64_t place, int64_t low, int64_t high, float otherwise) {
+  const vi lane = first_lanes() + (int32_t)place;
+  return ((lane >= (int32_t)low) & (lane < (int32_t)high)) ? numbers : all(otherwise);
+}
+
+// Those that the segment's strips name, of a head whose part lies so many bytes behind.
+inline void take_value_scales(const TileSegment& segment, int64_t count, int64_t bytes, ValueScales& to) {
+  vf largest = vf{}, nothing = vf{};
+  for (int64_t strip = 0; strip < segment.num_strips; strip++)
+    for (int64_t t = strip * STRIP; t < (strip + 1) * STRIP; t += W) {
+      // Behind the last token there may be anything.
+      const float* from = (const float*)(segment.strips[strip].value_scales + bytes) + t % STRIP;
+      const vf scales = visible(load(from), t, 0, count, 0), none = scales * 0.0f;
+      nothing += none;
+      store(to.numbers + t, none == 0.0f ? scales : all(std::nanf("")));
+      largest = max(largest, load(to.numbers + t));
+    }
+  to.scale = scale_of(max(largest));
+  to.power = PowerOfTwo(1 / to.scale);
+  to.are_finite = sum(nothing) == 0;
+}
+
 // Store numbers of a chunk, not below zero, to the nearest whole ones.
 inline void store_chunk(uint8_t* upper, uint8_t* lower, const vf (&numbers)[CHUNK / W]) {
 #if defined(__AVX512BW__)
@@ -89,83 +93,101 @@ inline void store_chunk(uint8_t* upper, uint8_t* lower, const vf (&numbers)[CHUN
 
 // What a row has summed so far.
 struct RowSums {
-  float *sums, *highest, *total;
+  float *sums, *highest, *totals;  // the last in every lane apart
 };
 
-// Weights of the scores [low, high) of a row; all others of the segment become zero, and are not looked at.
+// Every row's lanes become one number, at the beginning.
+inline void sum_lanes(float* totals, int64_t num_rows) {
+  for (int64_t row = 0; row < num_rows; row++) totals[row] = sum(load(totals + row * W));
+}
+
+// A row's part of a segment: which tokens it sees, and what their weights are computed with.
+//   e**(score - best) = 2**(score * factor - bias)
+struct RowPart {
+  int64_t low, high;
+  float factor, bias;
+  float scale;  // of whole weights
+};
+
+// Calls body(place, whether the row sees all of the vector) for vectors of the chunks that hold something that it sees.
+template <typename Body>
+inline void each_vector(const RowPart& part, Body body) {
+  for (int64_t chunk = part.low / CHUNK * CHUNK; chunk < part.high; chunk += CHUNK) {
+    const bool is_whole = part.low <= chunk && chunk + CHUNK <= part.high;
+    if (is_whole) {
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < CHUNK / W; i++) body(chunk + i * W, std::true_type(), i);
+    } else {
+      for (int64_t i = 0; i < CHUNK / W; i++) body(chunk + i * W, std::false_type(), i);
+    }
+  }
+}
+
+// Find the best of the scores [low, high) of a row, and rescale what the row has summed so far. All other scores are not
+// looked at.
 //   scores   still to be multiplied with the query's scale
-inline void weigh_and_split(const float* scores, float query_scale, int64_t low, int64_t high, int64_t count,
-                            const ValueScales& values, const RowSums& so_far, int64_t size, const SplitRows& to,
-                            int64_t row) {
-  const int64_t end = (count + CHUNK - 1) / CHUNK * CHUNK;
+inline RowPart raise_best(const float* scores, float query_scale, int64_t low, int64_t high, int64_t count,
+                          const ValueScales& values, const RowSums& so_far, int64_t size) {
   low = low < 0 ? 0 : low > count ? count : low;
   high = high < low ? low : high > count ? count : high;
-  // Chunks that hold what the row sees.
-  uint8_t *upper = to.upper + row * SEGMENT_TOKENS, *lower = to.lower + row * SEGMENT_TOKENS;
-  if (low == high) {
-    std::memset(upper, 0, end), std::memset(lower, 0, end);
-    to.scales[row] = 0;
-    return;
-  }
-  const int64_t begin = low / CHUNK * CHUNK, stop = (high + CHUNK - 1) / CHUNK * CHUNK;
-  const auto is_whole = [&](int64_t chunk) { return low <= chunk && chunk + CHUNK <= high; };
-  std::memset(upper, 0, begin), std::memset(lower, 0, begin);
-  std::memset(upper + stop, 0, end - stop), std::memset(lower + stop, 0, end - stop);
+  RowPart part = {low, high, query_scale * LOG2_E, 0, 0};
+  if (low == high) return part;
+  vf peaks[CHUNK / W];  // apart: one would wait for itself
+  for (vf& peak : peaks) peak = all(LOWEST);
+  each_vector(part, [&](int64_t t, auto is_whole, int64_t i) {
+    const vf score = load(scores + t);
+    peaks[i] = max(peaks[i], decltype(is_whole)::value ? score : visible(score, t, low, high, LOWEST));
+  });
+  for (vf& peak : peaks) peaks[0] = max(peaks[0], peak);
+  const float segment_best = max(peaks[0]) * query_scale, before = *so_far.highest;
+  const float best = segment_best > before ? segment_best : before;
+  part.bias = best * LOG2_E;
 
-  vf peak = all(LOWEST), largest = vf{};
-  const bool sees_all = low == 0 && high == count;
-  for (int64_t chunk = begin; chunk < stop; chunk += CHUNK)
-    if (is_whole(chunk)) {
-#pragma GCC unroll 8
-      for (int64_t t = chunk; t < chunk + CHUNK; t += W) {
-        peak = max(peak, load(scores + t));
-        if (!sees_all) largest = max(largest, load(values.numbers + t));
-      }
-    } else {
-      for (int64_t t = chunk; t < chunk + CHUNK; t += W) {
-        peak = max(peak, visible(load(scores + t), t, low, high, LOWEST));
-        largest = max(largest, visible(load(values.numbers + t), t, low, high, 0));
-      }
-    }
-  const float top = sees_all ? values.largest : max(largest), scale = (top < LEAST_SCALE ? LEAST_SCALE : top) / MOST_WHOLE;
-  const float segment_best = max(peak) * query_scale;
-  const float best = segment_best > *so_far.highest ? segment_best : *so_far.highest;
-
-  const PowerOfTwo power(1 / scale);
-  const float factor = query_scale * LOG2_E, bias = best * LOG2_E;
-  vf total = vf{};
-  for (int64_t chunk = begin; chunk < stop; chunk += CHUNK) {
-    vf weights[CHUNK / W];
-    const auto weigh_chunk = [&](auto seen) {
-#pragma GCC unroll 8
-      for (int64_t i = 0; i < CHUNK / W; i++) {
-        const int64_t t = chunk + i * W;
-        const vf weight = seen(power(load(scores + t) * factor - bias), t);
-        total += weight;
-        weights[i] = weight * load(values.numbers + t);
-      }
-    };
-    if (is_whole(chunk))
-      weigh_chunk([](vf weight, int64_t) { return weight; });
-    else
-      weigh_chunk([&](vf weight, int64_t t) { return visible(weight, t, low, high, 0); });
-    store_chunk(upper + chunk, lower + chunk, weights);
+  part.scale = values.scale;
+  if (low > 0 || high < count) {
+    vf largest = vf{};
+    each_vector(part, [&](int64_t t, auto, int64_t) {
+      largest = max(largest, visible(load(values.numbers + t), t, low, high, 0));
+    });
+    part.scale = scale_of(max(largest));
   }
-  float added = sum(total) * scale;
-  if (!values.are_finite) {
-    vf nothing = vf{};
-    for (int64_t t = begin; t < stop; t += W) nothing += visible(load(values.numbers + t) * 0.0f, t, low, high, 0);
-    added += sum(nothing);
-  }
-  to.scales[row] = scale;
-  if (*so_far.highest == best) {
-    *so_far.total += added;
-    return;
-  }
-  const float shrink = *so_far.highest <= LOWEST ? 0 : std::exp(*so_far.highest - best);
-  *so_far.total = *so_far.total * shrink + added;
+  if (before == best) return part;
+  const float shrink = before <= LOWEST ? 0 : std::exp(before - best);
+  store(so_far.totals, load(so_far.totals) * shrink);
   for (int64_t i = 0; i < size; i += W) store(so_far.sums + i, load(so_far.sums + i) * shrink);
   *so_far.highest = best;
+  return part;
+}
+
+// Weights of a row's part; those of the segment's other tokens become zero.
+inline void split_weights(const float* scores, const RowPart& part, int64_t count, const ValueScales& values,
+                          float* totals, const SplitRows& to, int64_t row) {
+  const int64_t end = (count + CHUNK - 1) / CHUNK * CHUNK;
+  const int64_t begin = part.low / CHUNK * CHUNK, stop = (part.high + CHUNK - 1) / CHUNK * CHUNK;
+  uint8_t *upper = to.upper + row * SEGMENT_TOKENS, *lower = to.lower + row * SEGMENT_TOKENS;
+  to.scales[row] = part.scale;
+  if (part.low == part.high) {
+    std::memset(upper, 0, end), std::memset(lower, 0, end);
+    return;
+  }
+  if (begin > 0 || stop < end) {
+    std::memset(upper, 0, begin), std::memset(lower, 0, begin);
+    std::memset(upper + stop, 0, end - stop), std::memset(lower + stop, 0, end - stop);
+  }
+  const PowerOfTwo power = part.scale == values.scale ? values.power : PowerOfTwo(1 / part.scale);
+  vf total = vf{}, weights[CHUNK / W];
+  each_vector(part, [&](int64_t t, auto is_whole, int64_t i) {
+    vf weight = power(load(scores + t) * part.factor - part.bias);
+    if (!decltype(is_whole)::value) weight = visible(weight, t, part.low, part.high, 0);
+    total += weight;
+    weights[i] = weight * load(values.numbers + t);
+    if (i == CHUNK / W - 1) store_chunk(upper + t + W - CHUNK, lower + t + W - CHUNK, weights);
+  });
+  store(totals, load(totals) + total * part.scale);
+  if (values.are_finite) return;
+  each_vector(part, [&](int64_t t, auto, int64_t) {
+    store(totals, load(totals) + visible(load(values.numbers + t) * 0.0f, t, part.low, part.high, 0));
+  });
 }
 
 }  // namespace CHAIRLIFT_ISA
