@@ -41,15 +41,22 @@ struct PowerOfTwo {
   }
 };
 
+// What whole weights must be multiplied with, and what makes them whole: one divided by that.
+struct WholeScale {
+  float scale, stretch;
+
+  static WholeScale of(float largest) {
+    const float scale = (largest < LEAST_SCALE ? LEAST_SCALE : largest) / MOST_WHOLE;
+    return {scale, 1 / scale};
+  }
+};
+
 // The scales of a segment's values. What is not finite is kept as what is not a number.
 struct ValueScales {
   float numbers[SEGMENT_TOKENS];
-  float scale;  // of the whole weights of a row that sees all of them
-  PowerOfTwo power = PowerOfTwo(0);
+  WholeScale scale;  // for a row that sees all of them
   bool are_finite;
 };
-
-inline float scale_of(float largest) { return (largest < LEAST_SCALE ? LEAST_SCALE : largest) / MOST_WHOLE; }
 
 inline vf visible(vf numbers, int64_t place, int64_t low, int64_t high, float otherwise) {
   const vi lane = first_lanes() + (int32_t)place;
@@ -68,8 +75,7 @@ inline void take_value_scales(const TileSegment& segment, int64_t count, int64_t
       store(to.numbers + t, none == 0.0f ? scales : all(std::nanf("")));
       largest = max(largest, load(to.numbers + t));
     }
-  to.scale = scale_of(max(largest));
-  to.power = PowerOfTwo(1 / to.scale);
+  to.scale = WholeScale::of(max(largest));
   to.are_finite = sum(nothing) == 0;
 }
 
@@ -106,7 +112,7 @@ inline void sum_lanes(float* totals, int64_t num_rows) {
 struct RowPart {
   int64_t low, high;
   float factor, bias;
-  float scale;  // of whole weights
+  WholeScale scale;
 };
 
 // Calls body(place, whether the row sees all of the vector) for vectors of the chunks that hold something that it sees.
@@ -130,7 +136,7 @@ inline RowPart raise_best(const float* scores, float query_scale, int64_t low, i
                           const ValueScales& values, const RowSums& so_far, int64_t size) {
   low = low < 0 ? 0 : low > count ? count : low;
   high = high < low ? low : high > count ? count : high;
-  RowPart part = {low, high, query_scale * LOG2_E, 0, 0};
+  RowPart part = {low, high, query_scale * LOG2_E, 0, {0, 0}};
   if (low == high) return part;
   vf peaks[CHUNK / W];  // apart: one would wait for itself
   for (vf& peak : peaks) peak = all(LOWEST);
@@ -149,7 +155,7 @@ inline RowPart raise_best(const float* scores, float query_scale, int64_t low, i
     each_vector(part, [&](int64_t t, auto, int64_t) {
       largest = max(largest, visible(load(values.numbers + t), t, low, high, 0));
     });
-    part.scale = scale_of(max(largest));
+    part.scale = WholeScale::of(max(largest));
   }
   if (before == best) return part;
   const float shrink = before <= LOWEST ? 0 : std::exp(before - best);
@@ -165,7 +171,7 @@ inline void split_weights(const float* scores, const RowPart& part, int64_t coun
   const int64_t end = (count + CHUNK - 1) / CHUNK * CHUNK;
   const int64_t begin = part.low / CHUNK * CHUNK, stop = (part.high + CHUNK - 1) / CHUNK * CHUNK;
   uint8_t *upper = to.upper + row * SEGMENT_TOKENS, *lower = to.lower + row * SEGMENT_TOKENS;
-  to.scales[row] = part.scale;
+  to.scales[row] = part.scale.scale;
   if (part.low == part.high) {
     std::memset(upper, 0, end), std::memset(lower, 0, end);
     return;
@@ -174,7 +180,7 @@ inline void split_weights(const float* scores, const RowPart& part, int64_t coun
     std::memset(upper, 0, begin), std::memset(lower, 0, begin);
     std::memset(upper + stop, 0, end - stop), std::memset(lower + stop, 0, end - stop);
   }
-  const PowerOfTwo power = part.scale == values.scale ? values.power : PowerOfTwo(1 / part.scale);
+  const PowerOfTwo power(part.scale.stretch);
   vf total = vf{}, weights[CHUNK / W];
   each_vector(part, [&](int64_t t, auto is_whole, int64_t i) {
     vf weight = power(load(scores + t) * part.factor - part.bias);
@@ -183,7 +189,7 @@ inline void split_weights(const float* scores, const RowPart& part, int64_t coun
     weights[i] = weight * load(values.numbers + t);
     if (i == CHUNK / W - 1) store_chunk(upper + t + W - CHUNK, lower + t + W - CHUNK, weights);
   });
-  store(totals, load(totals) + total * part.scale);
+  store(totals, load(totals) + total * part.scale.scale);
   if (values.are_finite) return;
   each_vector(part, [&](int64_t t, auto, int64_t) {
     store(totals, load(totals) + visible(load(values.numbers + t) * 0.0f, t, part.low, part.high, 0));
