@@ -59,3 +59,11 @@ def kept_numbers(kernels: EagerKernels, pages: torch.Tensor, dtype: torch.dtype)
 def is_for_tiles(kernels: EagerKernels, dtype: torch.dtype, head_size: int, page_size: int) -> bool:
     """Whether four numbers that follow each other along a sum lie side by side, and queries are rounded to 16 bits."""
     return bool(kernels.kv_type(dtype, head_size, page_size) == INT8_FOR_TILES)
+
+
+def rounded_queries(kernels: EagerKernels, q: torch.Tensor, kv_dtype: torch.dtype, page_size: int) -> torch.Tensor:
+    """Queries ``[T, H, d]`` as attention sees them: in eight bits, a scale per head, where pages are for tiles."""
+    if not is_for_tiles(kernels, kv_dtype, q.shape[2], page_size):
+        return q
+    scale = q.abs().amax(dim=2, keepdim=True) / 127
+    return torch.round(q / torch.where(scale > 0, scale, 1)) * scale

@@ -17,6 +17,8 @@ _ITEMS_PER_THREAD = 4
 _PART_TOKENS = 1024
 """Context that one item reads: short enough to share a long prompt's context among threads, long enough that putting
 parts together costs little."""
+_LARGE_ITEMS_PER_THREAD = 16
+"""Items that are at most this fraction of a thread's work are small enough, and need no parts."""
 
 Whole = NDArray[np.int64]
 
@@ -53,13 +55,20 @@ class _Spans(NamedTuple):
     rows: Whole  # addresses; 0: rows follow each other
 
 
+class _Items(NamedTuple):
+    owners: Whole  # of each item, its span
+    places: Whole  # where its sums go
+    row_size: int
+    """Numbers of a token's sums for one key-value head."""
+
+
 def make_runs(
     batch: ForwardBatch,
     heads: tuple[int, int, int],
     page_size: int,
     window: int | None,
     *,
-    shares_contexts: bool = False,
+    num_threads: int | None = None,
 ) -> AttentionRuns:
     """Cut a step's rows into runs of tokens that share a page table, and long contexts into parts.
 
@@ -68,20 +77,21 @@ def make_runs(
         heads: query heads per key-value head, key-value heads, head size.
         page_size: token slots of a page.
         window: tokens that a row sees at most, its own included.
-        shares_contexts: whether decodes that begin with the same pages read them together. Their sums then depend in
-            last bits on who else is in the step.
+        num_threads: that compute the items, if a row's sums may depend in last bits on what else is in the step:
+            decodes that begin with the same pages then read them together, and contexts are cut only as far as threads
+            need. ``None``: they may not.
     """
     group, num_kv_heads, head_size = heads
     tokens_per_run = max(1, _MAX_RUN_ROWS // group)
     own, kept = _own_spans(batch, tokens_per_run, page_size, window)
     # A window begins elsewhere for every row.
-    if shares_contexts and (window is None or (batch.decode_context_lengths <= window).all()):
+    if num_threads is not None and (window is None or (batch.decode_context_lengths <= window).all()):
         shared, shared_rows = _share(own, kept[0], batch.num_decodes, page_size, tokens_per_run)
     else:
         shared, shared_rows = None, np.empty(0, np.int32)
     spans = own if shared is None else _Spans(*(np.concatenate(both) for both in zip(own, shared, strict=True)))
 
-    part_tokens = max(1, _PART_TOKENS // page_size) * page_size
+    part_tokens = max(1, _part_tokens(spans, num_threads) // page_size) * page_size
     first_parts = spans.starts // part_tokens
     num_parts = (spans.stops - 1) // part_tokens - first_parts + 1
     is_in_parts = num_parts > 1
@@ -109,7 +119,7 @@ def make_runs(
     )
     merges = np.empty((0, 4), np.int64)
     if is_in_parts.any():
-        merges, parts = _merges(own, owners, places, is_in_parts, spans.lengths, shared_rows, row_size)
+        merges, parts = _merges(own, _Items(owners, places, row_size), is_in_parts, spans.lengths, shared_rows)
         kept += (parts, shared_rows)
     # Long items first, so that none is left alone at the end.
     cost = (runs[:, 5] - runs[:, 4]) * runs[:, 1]
@@ -152,6 +162,13 @@ def _own_spans(
     return _Spans(first_rows, lengths, positions, tables, starts, positions + lengths, rows), kept
 
 
+def _part_tokens(spans: _Spans, num_threads: int | None) -> int:
+    if num_threads is None or not len(spans.starts):
+        return _PART_TOKENS
+    total = int(((spans.stops - spans.starts) * spans.lengths).sum())
+    return max(_PART_TOKENS, total // (num_threads * _LARGE_ITEMS_PER_THREAD * int(spans.lengths.max())))
+
+
 def _share(
     own: _Spans, decode_tables: NDArray[np.int32], num_decodes: int, page_size: int, tokens_per_run: int
 ) -> tuple[_Spans | None, NDArray[np.int32]]:
@@ -181,36 +198,33 @@ def _share(
 
 def _merges(
     own: _Spans,
-    owners: Whole,
-    places: Whole,
+    items: _Items,
     is_in_parts: NDArray[np.bool_],
     lengths: Whole,
     shared_rows: NDArray[np.int32],
-    row_size: int,
 ) -> tuple[Whole, Whole]:
     """Return tables of ``Merge`` and of ``Part``.
 
     Args:
         own: the first spans.
-        owners: of each item, its span.
-        places: of each item, where its sums go.
+        items: of all spans.
         is_in_parts: of each span, whether it is put together, or a part of others.
         lengths: of each span, its tokens.
         shared_rows: of the further spans, one after the other.
-        row_size: numbers of a token's sums for one key-value head.
     """
     num_own = len(own.starts)
+    owners, places, row_size = items
     own_items = np.flatnonzero((owners < num_own) & is_in_parts[owners])
     shared_items = np.flatnonzero(owners >= num_own)
     first_of_span = np.cumsum(lengths[num_own:]) - lengths[num_own:]
     counts = lengths[owners[shared_items]]
-    items = np.repeat(shared_items, counts)
-    token = np.arange(len(items)) - np.repeat(np.cumsum(counts) - counts, counts)
-    sharers = shared_rows[first_of_span[owners[items] - num_own] + token]
+    sharing = np.repeat(shared_items, counts)
+    token = np.arange(len(sharing)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sharers = shared_rows[first_of_span[owners[sharing] - num_own] + token]
     part_owners = np.concatenate((sharers, owners[own_items]))
-    part_items = np.concatenate((items, own_items))
+    part_items = np.concatenate((sharing, own_items))
     part_places = places[part_items]
-    part_places[: len(items)] += token * row_size
+    part_places[: len(sharing)] += token * row_size
     order = np.argsort(part_owners, kind="stable")
     parts = np.stack((part_places, lengths[owners[part_items]] * row_size), axis=1)[order]
     num_parts = np.bincount(part_owners, minlength=num_own)

@@ -24,13 +24,7 @@ from chairlift.execution.torch_backend.kernels_native.products import (
     rows_for,
     write_product,
 )
-from chairlift.execution.torch_backend.kernels_native.program import (
-    ROWS_PER_ITEM,
-    Cut,
-    Inputs,
-    Program,
-    Recording,
-)
+from chairlift.execution.torch_backend.kernels_native.program import ROWS_PER_ITEM, Cut, Inputs, Program, Recording
 from chairlift.execution.torch_backend.kernels_native.rounding import (
     ATTENTION_ROUNDED,
     MERGE_ROUNDED,
@@ -217,9 +211,8 @@ class NativeKernels:
         group = num_heads // num_kv_heads
         runs = self._runs.get(window)
         if runs is None or runs.batch is not batch:
-            heads = (group, num_kv_heads, head_size)
-            runs = make_runs(batch, heads, page_size, window, shares_contexts=self._cut.shares_contexts)
-            self._runs[window] = runs
+            heads, num_threads = (group, num_kv_heads, head_size), self._cut.attention_threads
+            self._runs[window] = runs = make_runs(batch, heads, page_size, window, num_threads=num_threads)
         out = self._buffers.empty(num_rows, num_heads * head_size)  # [T, H * d]
         partials = self._buffers.empty(runs.num_partials)
         self._due.keep(runs)

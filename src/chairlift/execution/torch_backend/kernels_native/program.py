@@ -107,17 +107,22 @@ class Cut:
     """Of rows that stay in the second-level cache while panels pass by."""
     few_rows: int = 0
     """Up to so many are multiplied with four bits as in ``csrc/linear_few.h``, and come out otherwise in last bits."""
-    shares_contexts: bool = False
-    """Whether decodes that begin with the same pages read them together; see :func:`make_runs`."""
+    is_batch_invariant: bool = True
+    """Whether attention to a row is computed the same way whatever else is in its step."""
 
     @classmethod
     def of(cls, num_threads: int, has_tiles: bool, is_batch_invariant: bool) -> "Cut":
         """Return the cut for the kernels of ``csrc/linear_tiles.h`` or ``csrc/linear.h``."""
         if not has_tiles:
-            return cls(num_threads, 6, 128 * 1024, shares_contexts=not is_batch_invariant)
+            return cls(num_threads, 6, 128 * 1024, is_batch_invariant=is_batch_invariant)
         # Weights become bfloat16 once for all rows of an item; processors that have tiles have larger caches, too.
         few_rows = 0 if is_batch_invariant else _FEW_ROWS
-        return cls(num_threads, 32, 768 * 1024, few_rows, not is_batch_invariant)
+        return cls(num_threads, 32, 768 * 1024, few_rows, is_batch_invariant)
+
+    @property
+    def attention_threads(self) -> int | None:
+        """For :func:`make_runs`."""
+        return None if self.is_batch_invariant else self.num_threads
 
     def block_sizes(self, num_rows: int, row_bytes: int, num_panels: int) -> tuple[int, int]:
         """Return how many rows and how many panels an item takes."""
@@ -221,7 +226,7 @@ class Program:
         self.set_step(batch, batch.sample_rows)
         kept: list[object] = []
         for window in self.windows:
-            runs = make_runs(batch, heads, page_size, window, shares_contexts=self._cut.shares_contexts)
+            runs = make_runs(batch, heads, page_size, window, num_threads=self._cut.attention_threads)
             partials = buffers.empty(runs.num_partials)
             self.set_runs(window, runs, partials.data_ptr(), heads[1])
             kept += (runs, partials)

@@ -35,8 +35,6 @@ def find_shared_contexts(
         page_size: token slots of a page.
     """
     shared: list[SharedContext] = []
-    if len(page_tables) < 2 or not page_tables.shape[1]:
-        return shared
     # Groups of rows with the same pages [0, known), whose pages [0, start) have been shared already.
     groups = [(rows, 0, 0) for rows in _groups(page_tables, np.flatnonzero(num_pages), 0)]
     while groups:
@@ -54,6 +52,8 @@ def find_shared_contexts(
 
 def _groups(page_tables: NDArray[np.int32], rows: NDArray[np.int64], place: int) -> list[NDArray[np.int64]]:
     """Split rows by one of their pages; rows that have a page to themselves are left out."""
+    if len(rows) < 2:
+        return []
     pages = page_tables[rows, place]
     order = np.argsort(pages, kind="stable")
     ordered = pages[order]

@@ -33,14 +33,15 @@ inline uint32_t word_at(const uint8_t* bytes) {
 
 // What is kept of one head's rows.
 struct FewHead {
-  SplitRows queries, weights;
+  QueryRows queries;
+  SplitRows weights;
   float *sums, *scores, *highest, *totals;
   ValueScales* value_scales;
   int32_t* whole;  // sums of a segment: upper bytes [rows][size], then lower ones
 
   static int64_t num_floats(int64_t num_rows, int64_t size) {
     const int64_t floats = num_rows * (size + SCORE_STRIDE + 2 * size) + (int64_t)sizeof(ValueScales) / 4;
-    const int64_t bytes = 2 * num_rows * (size + SEGMENT_TOKENS);
+    const int64_t bytes = num_rows * (size + 2 * SEGMENT_TOKENS);
     return floats + bytes / 4 + MOST_FEW_ROWS * (3 + W);  // the last for the scalars
   }
 
@@ -50,8 +51,8 @@ struct FewHead {
     scores = sums + num_rows * size, value_scales = (ValueScales*)(scores + num_rows * SCORE_STRIDE);
     whole = (int32_t*)(value_scales + 1);
     uint8_t* bytes = (uint8_t*)(whole + 2 * num_rows * size);
-    queries.upper = bytes, queries.lower = bytes + num_rows * size;
-    weights.upper = queries.lower + num_rows * size, weights.lower = weights.upper + num_rows * SEGMENT_TOKENS;
+    queries.numbers = (int8_t*)bytes;
+    weights.upper = bytes + num_rows * size, weights.lower = weights.upper + num_rows * SEGMENT_TOKENS;
     float* scalars = (float*)(weights.lower + num_rows * SEGMENT_TOKENS);
     queries.scales = scalars, weights.scales = scalars + MOST_FEW_ROWS;
     highest = scalars + 2 * MOST_FEW_ROWS, totals = scalars + 3 * MOST_FEW_ROWS;  // [rows][W]
@@ -64,7 +65,7 @@ inline void score_few(const AttentionArguments& a, const FewHead& head, const Ti
                       int64_t bytes) {
   constexpr int S = FEW_STRIPS;
   const int64_t size = a.head_size;
-  __m512i upper[R][S], lower[R][S], all_keys[S];
+  __m512i sums[R][S], all_keys[S];
   const char* keys[S];
   int64_t strips[S];
 #pragma GCC unroll 4
@@ -73,7 +74,7 @@ inline void score_few(const AttentionArguments& a, const FewHead& head, const Ti
     keys[s] = segment.strips[strips[s]].keys + bytes;
     all_keys[s] = _mm512_setzero_si512();
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) upper[r][s] = lower[r][s] = _mm512_setzero_si512();
+    for (int r = 0; r < R; r++) sums[r][s] = _mm512_setzero_si512();
   }
   for (int64_t i = 0; i < size; i += 4) {
     __m512i words[S];
@@ -84,14 +85,10 @@ inline void score_few(const AttentionArguments& a, const FewHead& head, const Ti
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
-      // Upper bytes have a sign, which the instruction does not know: 128 more each, and that many keys less.
-      const uint32_t high = word_at(head.queries.upper + r * size + i) ^ 0x80808080;
-      const uint32_t low = word_at(head.queries.lower + r * size + i);
+      // Queries have a sign, which the instruction does not know: 128 more each, and that many keys less.
+      const uint32_t query = word_at((const uint8_t*)head.queries.numbers + r * size + i) ^ 0x80808080;
 #pragma GCC unroll 4
-      for (int s = 0; s < S; s++) {
-        upper[r][s] = add_words(upper[r][s], high, words[s]);
-        lower[r][s] = add_words(lower[r][s], low, words[s]);
-      }
+      for (int s = 0; s < S; s++) sums[r][s] = add_words(sums[r][s], query, words[s]);
     }
   }
 #pragma GCC unroll 4
@@ -99,7 +96,7 @@ inline void score_few(const AttentionArguments& a, const FewHead& head, const Ti
     const vf key_scale = load((const float*)(segment.strips[strips[s]].key_scales + bytes));
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
-      const vi whole = (((vi)upper[r][s] - ((vi)all_keys[s] << 7)) << 8) + (vi)lower[r][s];
+      const vi whole = (vi)sums[r][s] - ((vi)all_keys[s] << 7);
       store(head.scores + r * SCORE_STRIDE + strips[s] * STRIP,
             __builtin_convertvector(whole, vf) * key_scale);
     }
@@ -197,7 +194,7 @@ inline void attend_few(const AttentionArguments& a, const Run& run, int64_t firs
     for (int64_t row = 0; row < R; row++) {
       const int64_t query_head = (first_head + h) * a.group + row % a.group;
       const float* q = a.q + row_of(run, row / a.group) * a.q_stride + query_head * size;
-      split_query(q, (float)a.scale, size, heads[h].queries, row);
+      round_query(q, (float)a.scale, size, heads[h].queries, row);
       heads[h].highest[row] = LOWEST;
       store(heads[h].totals + row * W, vf{});
     }

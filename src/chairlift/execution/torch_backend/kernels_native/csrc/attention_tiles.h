@@ -1,8 +1,9 @@
 // Attention over int8 pages in tiles; what an item is, and how parts are put together, is as in attention.h.
 //
 // Knows nothing of requests. Both products are of whole numbers, so that pages go into tiles as they lie in memory:
-//   scores[row][t] = q[row] . k[t]    q in 16 bits with a scale per row, its upper and lower byte a product each
-//   sums[row] += p[row][t] v[t]       p, the weights times their values' scales, likewise for each segment of 256 tokens
+//   scores[row][t] = q[row] . k[t]    q in 8 bits with a scale per row, as keys are
+//   sums[row] += p[row][t] v[t]       p, the weights times their values' scales, in 16 bits with a scale per row and
+//                                     segment of 256 tokens: its upper and lower byte a product each
 // Sums of whole numbers are exact, so a row's result is the same whatever rows are in its tile. 65,535 * 127 * 256 is less
 // than 2**31.
 #pragma once
@@ -22,28 +23,22 @@ inline vi whole_sums(const AttentionSums& upper, const AttentionSums& lower, int
   return (high << 8) + low;
 }
 
-// Tiles: 0 and 1, 5 and 6 sums of upper and lower bytes; 2 and 3 those of rows; 4 and 7 keys or values.
-//
-// Scores of up to 16 rows and strips [begin, end), but for the queries' scales.
-inline void score_by_tiles(const AttentionArguments& a, const SplitRows& queries, int64_t first_row, int64_t num_rows,
+// Scores of up to 16 rows and strips [begin, end), but for the queries' scales. Tiles: 0 sums, 2 rows, 4 keys.
+inline void score_by_tiles(const AttentionArguments& a, const QueryRows& queries, int64_t first_row, int64_t num_rows,
                            const TileSegment& segment, int64_t begin, int64_t end, float* scores) {
   const int64_t size = a.head_size, num_chunks = size / CHUNK;
-  alignas(64) AttentionSums sums[2][2];
+  alignas(64) AttentionSums sums[2];
   const auto load_rows = [&](int64_t chunk) {
-    load_tile<2>(queries.upper + first_row * size + chunk * CHUNK, size);
-    load_tile<3>(queries.lower + first_row * size + chunk * CHUNK, size);
+    load_tile<2>(queries.numbers + first_row * size + chunk * CHUNK, size);
   };
   const auto start = [&](int64_t strip) {
     clear_tile<0>();
-    clear_tile<1>();
     for (int64_t chunk = 0; chunk < num_chunks; chunk++) {
       if (num_chunks > 1) load_rows(chunk);
       load_tile<4>(segment.strips[strip].keys + chunk * (CHUNK / 4) * a.page_size * 4, a.page_size * 4);
       multiply_bytes<0, 2, 4>();
-      multiply_bytes<1, 3, 4, false>();
     }
-    store_tile<0>(sums[strip % 2][0], TILE_BYTES);
-    store_tile<1>(sums[strip % 2][1], TILE_BYTES);
+    store_tile<0>(sums[strip % 2], TILE_BYTES);
   };
   if (num_chunks == 1) load_rows(0);
   start(begin);
@@ -54,13 +49,15 @@ inline void score_by_tiles(const AttentionArguments& a, const SplitRows& queries
     const vf key_scale = load((const float*)segment.strips[strip].key_scales);
     float* to = scores + strip * STRIP;
     for (int64_t row = 0; row < num_rows; row++) {
-      const vf whole = __builtin_convertvector(whole_sums(sums[strip % 2][0], sums[strip % 2][1], row), vf);
-      store(to + row * SCORE_STRIDE, whole * key_scale);
+      vi whole;
+      std::memcpy(&whole, sums[strip % 2][row], sizeof whole);
+      store(to + row * SCORE_STRIDE, __builtin_convertvector(whole, vf) * key_scale);
     }
   }
 }
 
-// Sums of up to 16 rows over the tokens [begin, end), whole chunks; for 32 numbers of the head at a time.
+// Sums of up to 16 rows over the tokens [begin, end), whole chunks; for 32 numbers of the head at a time. Tiles: 0 and 1, 5
+// and 6 sums of upper and lower bytes; 2 and 3 those of weights; 4 and 7 values.
 inline void gather_by_tiles(const SplitRows& weights, int64_t num_rows, int64_t begin, int64_t end, const char* values,
                             int64_t size, float* sums) {
   alignas(64) AttentionSums whole[4];
@@ -116,14 +113,15 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
   const int64_t size = a.head_size, num_rows = run.num_tokens * a.group;
   const int64_t padded_rows = (num_rows + tile_rows - 1) / tile_rows * tile_rows;
   float* sums = scratch(num_rows * (size + 1 + W) + padded_rows + tile_rows * (SCORE_STRIDE + 1) +
-                        (padded_rows * 2 * size + tile_rows * 2 * SEGMENT_TOKENS + SEGMENT_TOKENS * size) / 4 + 64);
+                        (padded_rows * size + tile_rows * 2 * SEGMENT_TOKENS + SEGMENT_TOKENS * size) / 4 + 64);
   float *highest = sums + num_rows * size, *totals = highest + num_rows, *scores = totals + num_rows * W;
-  SplitRows queries, weights;
+  QueryRows queries;
+  SplitRows weights;
   queries.scales = scores + tile_rows * SCORE_STRIDE, weights.scales = queries.scales + padded_rows;
   char* bytes = (char*)(weights.scales + tile_rows);
   bytes += -(intptr_t)bytes & 63;
-  queries.upper = (uint8_t*)bytes, queries.lower = queries.upper + padded_rows * size;
-  weights.upper = queries.lower + padded_rows * size, weights.lower = weights.upper + tile_rows * SEGMENT_TOKENS;
+  queries.numbers = (int8_t*)bytes;
+  weights.upper = (uint8_t*)bytes + padded_rows * size, weights.lower = weights.upper + tile_rows * SEGMENT_TOKENS;
   char* values = (char*)weights.lower + tile_rows * SEGMENT_TOKENS;
 
   TileSegment segment;
@@ -137,7 +135,7 @@ inline void attend_by_tiles(const AttentionArguments& a, const Run& run, int64_t
 
   for (int64_t row = 0; row < num_rows; row++) {
     const float* q = a.q + row_of(run, row / a.group) * a.q_stride + (kv_head * a.group + row % a.group) * size;
-    split_query(q, (float)a.scale, size, queries, row);
+    round_query(q, (float)a.scale, size, queries, row);
     highest[row] = LOWEST;
     store(totals + row * W, vf{});
   }

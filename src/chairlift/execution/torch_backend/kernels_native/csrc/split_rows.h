@@ -31,14 +31,19 @@ inline void store_split(uint8_t* upper, uint8_t* lower, vi whole) {
 #endif
 }
 
-// Queries [rows][size], with sign: the largest number becomes 32,767.
-inline void split_query(const float* x, float factor, int64_t size, const SplitRows& to, int64_t row) {
+// Queries in eight bits, as keys are.
+struct QueryRows {
+  int8_t* numbers;  // [rows][size]
+  float* scales;
+};
+
+// The largest number becomes 127.
+inline void round_query(const float* x, float factor, int64_t size, const QueryRows& to, int64_t row) {
   vf peak = vf{};
   for (int64_t i = 0; i < size; i += W) peak = max(peak, absolute(load(x + i)));
-  const float top = max(peak), stretch = top > 0 ? 32767.0f / top : 0;
-  to.scales[row] = (top / 32767.0f + not_finite(x, size)) * factor;
-  for (int64_t i = 0; i < size; i += W)
-    store_split(to.upper + row * size + i, to.lower + row * size + i, nearest(load(x + i) * stretch));
+  const float top = max(peak), stretch = top > 0 ? 127.0f / top : 0;
+  to.scales[row] = (top / 127.0f + not_finite(x, size)) * factor;
+  for (int64_t i = 0; i < size; i += W) store_narrow(to.numbers + row * size + i, nearest(load(x + i) * stretch));
 }
 
 // The tokens of a segment, 16 at a time, and where one head's numbers of them lie.
