@@ -8,9 +8,10 @@
 //
 // All query heads that share the key-value head, of all tokens of the run, are the rows of two small matrix products
 // per page: scores = queries x keys, and sums += weights x values. Contexts of more than one part are put together by
-// merge_item (as in "Flash-Decoding", Dao et al. 2023), so that few long contexts keep all threads busy. Parts begin at
-// fixed positions: a row's sums are the same whatever is in its batch and however its prompt was cut. Tokens behind the
-// run are never read, not even to be multiplied by zero: their memory may hold what is not a number.
+// merge_item (as in "Flash-Decoding", Dao et al. 2023), so that few long contexts keep all threads busy; and so
+// are pages that several decodes begin with, which a run of their rows reads once. Where parts begin at fixed positions
+// and nothing is shared, a row's sums are the same whatever is in its batch and however its prompt was cut. Tokens behind
+// the run are never read, not even to be multiplied by zero: their memory may hold what is not a number.
 #pragma once
 
 #include <type_traits>

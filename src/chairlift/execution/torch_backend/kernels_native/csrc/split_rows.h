@@ -1,4 +1,4 @@
-// Rows of attention as whole numbers in 16 bits, and where the numbers of int8 pages for tiles lie.
+// Rows of attention as whole numbers, queries in 8 bits and weights in 16, and where the numbers of int8 pages for tiles lie.
 //
 // Knows nothing of products. A head's part of a page, with four numbers that follow each other along the sum side by side:
 //   keys    [d / 4][p][4]     a tile of 16 tokens: 16 words of a row each, d / 4 rows
