@@ -40,8 +40,8 @@ class ModelSettings:
     deterministic: bool = setting(
         False,
         "Make a request's tokens the same whatever else is in its batch, or refuse to start: the C++ kernels in "
-        "float32, with weights and KV in any numbers. Slower on CPUs with AMX while few requests run. Another "
-        "--page-size may change last bits.",
+        "float32, with weights and KV in any numbers. Slower while many requests begin with the same cached pages, "
+        "and on CPUs with AMX while few requests run. Another --page-size may change last bits.",
     )
     max_model_len: int | None = setting(
         None,

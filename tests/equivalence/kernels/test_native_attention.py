@@ -166,3 +166,20 @@ def test_attention_rounds_what_it_returns_whether_its_context_is_in_parts_or_not
         lazy_kernels.finish()
         assert torch.equal(product, again)
         assert torch.isfinite(product).all()
+
+
+@pytest.mark.parametrize("decodes", [[150, 240], []], ids=str)
+def test_a_value_that_is_no_number_hurts_only_rows_that_see_it(kernels: EagerKernels, decodes: list[int]) -> None:
+    if not is_for_tiles(kernels, torch.int8, 64, 16):
+        pytest.skip("these kernels multiply what a row does not see by zero")
+    batch = make_batch(decodes, [(300, 300)], 16, num_pages=NUM_PAGES)
+    kv = written_pages(batch, (2, NUM_PAGES, 2, 16, 64), torch.float32)
+    q = torch.randn(len(batch.token_ids), 6, 64)
+    sound = kernels.attention(q, stored(kernels, kv, torch.int8)[0], batch, 0.125, None)
+    for place in (0, 100, 205, 299):
+        spoilt = kv.clone()
+        spoilt[1, batch.prefills[0].pages[place // 16], :, place % 16, 3] = torch.nan
+        attended = kernels.attention(q, stored(kernels, spoilt, torch.int8)[0], batch, 0.125, None)
+        first = len(decodes) + place
+        assert torch.equal(attended[:first], sound[:first])
+        assert torch.isnan(attended[first:]).all()

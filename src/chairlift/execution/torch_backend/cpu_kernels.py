@@ -75,7 +75,7 @@ def make_cpu_kernels(
         native.kv_dtypes,
         lambda model, max_rows: RecordedModel(model, native, max_rows),
         compiled.close,
-        is_batch_invariant=deterministic or not library.has_tiles,
+        is_batch_invariant=deterministic,
         activation_dtype=torch.float32,
     )
 
