@@ -83,10 +83,10 @@ def make_runs(
     """
     group, num_kv_heads, head_size = heads
     tokens_per_run = max(1, _MAX_RUN_ROWS // group)
-    own, kept = _own_spans(batch, tokens_per_run, page_size, window)
+    own, page_tables = _own_spans(batch, tokens_per_run, page_size, window)
     # A window begins elsewhere for every row.
     if num_threads is not None and (window is None or (batch.decode_context_lengths <= window).all()):
-        shared, shared_rows = _share(own, kept[0], batch.num_decodes, page_size, tokens_per_run)
+        shared, shared_rows = _share(own, page_tables[0], batch.num_decodes, page_size, tokens_per_run)
     else:
         shared, shared_rows = None, np.empty(0, np.int32)
     spans = own if shared is None else _Spans(*(np.concatenate(both) for both in zip(own, shared, strict=True)))
@@ -118,9 +118,10 @@ def make_runs(
         axis=1,
     )
     merges = np.empty((0, 4), np.int64)
+    kept: list[NDArray[np.int32] | Whole] = [*page_tables, shared_rows]
     if is_in_parts.any():
         merges, parts = _merges(own, _Items(owners, places, row_size), is_in_parts, spans.lengths, shared_rows)
-        kept += (parts, shared_rows)
+        kept.append(parts)
     # Long items first, so that none is left alone at the end.
     cost = (runs[:, 5] - runs[:, 4]) * runs[:, 1]
     runs = np.ascontiguousarray(runs[np.argsort(-cost, kind="stable")])
@@ -129,11 +130,11 @@ def make_runs(
 
 def _own_spans(
     batch: ForwardBatch, tokens_per_run: int, page_size: int, window: int | None
-) -> tuple[_Spans, list[NDArray[np.int32] | Whole]]:
+) -> tuple[_Spans, list[NDArray[np.int32]]]:
     """Return a span for every decode and for every few tokens of prompts; and the tables' memory, decodes' first."""
     decode_tables = np.ascontiguousarray(batch.decode_page_tables.numpy(), np.int32)
     decodes = np.arange(batch.num_decodes)
-    kept: list[NDArray[np.int32] | Whole] = [decode_tables]
+    page_tables = [decode_tables]
     columns = [
         (
             decodes,
@@ -144,7 +145,7 @@ def _own_spans(
     ]
     for chunk in batch.prefills:
         table = chunk.pages.numpy().astype(np.int32)
-        kept.append(table)
+        page_tables.append(table)
         starts = np.arange(0, chunk.length, tokens_per_run)
         columns.append(
             (
@@ -159,7 +160,7 @@ def _own_spans(
     if window:
         starts = np.maximum(0, positions - window + 1) // page_size * page_size
     rows = np.zeros_like(positions)
-    return _Spans(first_rows, lengths, positions, tables, starts, positions + lengths, rows), kept
+    return _Spans(first_rows, lengths, positions, tables, starts, positions + lengths, rows), page_tables
 
 
 def _part_tokens(spans: _Spans, num_threads: int | None) -> int:

@@ -183,10 +183,12 @@ inline void split_weights(const float* scores, const RowPart& part, int64_t coun
   const PowerOfTwo power(part.scale.stretch);
   vf total = vf{}, weights[CHUNK / W];
   each_vector(part, [&](int64_t t, auto is_whole, int64_t i) {
-    vf weight = power(load(scores + t) * part.factor - part.bias);
-    if (!decltype(is_whole)::value) weight = visible(weight, t, part.low, part.high, 0);
-    total += weight;
-    weights[i] = weight * load(values.numbers + t);
+    const auto seen = [&](vf numbers) {
+      return decltype(is_whole)::value ? numbers : visible(numbers, t, part.low, part.high, 0);
+    };
+    const vf weight = power(load(scores + t) * part.factor - part.bias);
+    total += seen(weight);
+    weights[i] = seen(weight * load(values.numbers + t));  // a scale that is not seen may be no number
     if (i == CHUNK / W - 1) store_chunk(upper + t + W - CHUNK, lower + t + W - CHUNK, weights);
   });
   store(totals, load(totals) + total * part.scale.scale);
