@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from chairlift.execution.torch_backend.kernels_cpu.threads import WorkerThreads
-from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
-from chairlift.execution.torch_backend.kernels_native.library import LibraryError, open_library
 from chairlift.execution.torch_backend.weights.blocks import quantize_q4
+from tests.equivalence.kernels.both_kinds import both_kinds
 from tests.equivalence.kernels.eager_kernels import REFERENCE, EagerKernels
 
 MOST_FEW_ROWS = 8
@@ -18,14 +16,7 @@ MOST_FEW_ROWS = 8
 @pytest.fixture(scope="module", params=["amx", "tiles"])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[EagerKernels, EagerKernels]]:
     """Kernels that compute few rows in their own way, and such that do not."""
-    try:
-        library = open_library(request.param)
-    except LibraryError as error:
-        pytest.skip(str(error))
-    threads = WorkerThreads(2)
-    few, invariant = (NativeKernels(library, threads, is_batch_invariant=value) for value in (False, True))
-    yield EagerKernels(few), EagerKernels(invariant)
-    threads.close()
+    yield from both_kinds(request.param)
 
 
 def rounded_rows(x: torch.Tensor) -> torch.Tensor:

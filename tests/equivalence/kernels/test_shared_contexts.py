@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from chairlift.execution.torch_backend.forward import ForwardBatch
-from chairlift.execution.torch_backend.kernels_cpu.threads import WorkerThreads
 from chairlift.execution.torch_backend.kernels_native.attention_runs import make_runs
-from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
-from chairlift.execution.torch_backend.kernels_native.library import LibraryError, open_library
+from tests.equivalence.kernels.both_kinds import both_kinds
 from tests.equivalence.kernels.eager_kernels import CLOSE, REFERENCE, EagerKernels
 from tests.equivalence.kernels.native_pages import is_for_tiles, kept_numbers, rounded_queries, stored
 from tests.equivalence.kernels.test_cpu_kernels import make_batch, written_pages
@@ -21,14 +19,7 @@ NUM_PAGES = 900
 @pytest.fixture(scope="module", params=["amx", "tiles", "avx512", "avx2", "generic"])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[EagerKernels, EagerKernels]]:
     """Kernels that share contexts, and such that do not."""
-    try:
-        library = open_library(request.param)
-    except LibraryError as error:
-        pytest.skip(str(error))
-    threads = WorkerThreads(2)
-    sharing, alone = (NativeKernels(library, threads, is_batch_invariant=value) for value in (False, True))
-    yield EagerKernels(sharing), EagerKernels(alone)
-    threads.close()
+    yield from both_kinds(request.param)
 
 
 def shared_batch(contexts: list[int], families: list[list[tuple[int, int]]], page_size: int) -> ForwardBatch:
