@@ -3,7 +3,7 @@
 import torch
 
 from chairlift.execution.torch_backend.kernels_native.page_layout import INT8_FOR_TILES
-from tests.equivalence.kernels.eager_kernels import EagerKernels
+from tests.equivalence.kernels.eager_kernels import CLOSE, EagerKernels
 
 
 def by_input(kv: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ def kept_numbers(kernels: EagerKernels, pages: torch.Tensor, dtype: torch.dtype)
 
 
 def is_for_tiles(kernels: EagerKernels, dtype: torch.dtype, head_size: int, page_size: int) -> bool:
-    """Whether four numbers that follow each other along a sum lie side by side, and queries are rounded to 16 bits."""
+    """Whether four numbers that follow each other along a sum lie side by side, and queries are rounded to 8 bits."""
     return bool(kernels.kv_type(dtype, head_size, page_size) == INT8_FOR_TILES)
 
 
@@ -67,3 +67,11 @@ def rounded_queries(kernels: EagerKernels, q: torch.Tensor, kv_dtype: torch.dtyp
         return q
     scale = q.abs().amax(dim=2, keepdim=True) / 127
     return torch.round(q / torch.where(scale > 0, scale, 1)) * scale
+
+
+def attention_tolerance(
+    kernels: EagerKernels, kv_dtype: torch.dtype, head_size: int, page_size: int
+) -> dict[str, float]:
+    """How far attention to rounded queries may be off: weights have 16 bits where pages are for tiles."""
+    is_rounded = is_for_tiles(kernels, kv_dtype, head_size, page_size)
+    return {"rtol": 1e-3, "atol": 1e-3} if is_rounded else CLOSE

@@ -11,7 +11,13 @@ from chairlift.execution.torch_backend.forward import ForwardBatch, PrefillRows
 from chairlift.execution.torch_backend.kernels_native.kernels import NativeKernels
 from chairlift.execution.torch_backend.weights.blocks import BlockWeight, quantize_int8, quantize_q4
 from tests.equivalence.kernels.eager_kernels import CLOSE, REFERENCE, EagerKernels
-from tests.equivalence.kernels.native_pages import is_for_tiles, kept_numbers, rounded_queries, stored
+from tests.equivalence.kernels.native_pages import (
+    attention_tolerance,
+    is_for_tiles,
+    kept_numbers,
+    rounded_queries,
+    stored,
+)
 from tests.equivalence.kernels.test_cpu_kernels import NUM_PAGES, make_batch, written_pages
 
 
@@ -60,13 +66,11 @@ def test_rotation_kv_write_and_attention(
     tolerance: dict[str, Any] = CLOSE if kv_dtype == torch.float32 else {"rtol": 1e-2, "atol": 5e-2}
     torch.testing.assert_close(written, numbers, equal_nan=True, **tolerance)
     rounded = rounded_queries(kernels, q, kv_dtype, page_size)
+    close = attention_tolerance(kernels, kv_dtype, head_size, page_size)
     for window in (None, 1, 10, 300):
         attended = kernels.attention(q, pages, batch, head_size**-0.5, window)
         expected = REFERENCE.attention(rounded, written, batch, head_size**-0.5, window)
-        if is_for_tiles(kernels, kv_dtype, head_size, page_size):  # weights in 16 bits
-            torch.testing.assert_close(attended, expected, rtol=1e-3, atol=1e-3)
-        else:
-            torch.testing.assert_close(attended, expected, **CLOSE)
+        torch.testing.assert_close(attended, expected, **close)
         assert torch.isfinite(attended).all()
 
 

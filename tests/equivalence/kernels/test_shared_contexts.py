@@ -9,8 +9,8 @@ import torch
 from chairlift.execution.torch_backend.forward import ForwardBatch
 from chairlift.execution.torch_backend.kernels_native.attention_runs import make_runs
 from tests.equivalence.kernels.both_kinds import both_kinds
-from tests.equivalence.kernels.eager_kernels import CLOSE, REFERENCE, EagerKernels
-from tests.equivalence.kernels.native_pages import is_for_tiles, kept_numbers, rounded_queries, stored
+from tests.equivalence.kernels.eager_kernels import REFERENCE, EagerKernels
+from tests.equivalence.kernels.native_pages import attention_tolerance, kept_numbers, rounded_queries, stored
 from tests.equivalence.kernels.test_cpu_kernels import make_batch, written_pages
 
 NUM_PAGES = 900
@@ -70,13 +70,11 @@ def test_attention(
     q = torch.randn(len(batch.token_ids), group * num_kv_heads, head_size)
     numbers = kept_numbers(kernels, pages, kv_dtype)
     rounded = rounded_queries(kernels, q, kv_dtype, page_size)
+    close = attention_tolerance(kernels, kv_dtype, head_size, page_size)
     for window in (None, 5000, 300):
         attended = kernels.attention(q, pages, batch, head_size**-0.5, window)
         expected = REFERENCE.attention(rounded, numbers, batch, head_size**-0.5, window)
-        if is_for_tiles(kernels, kv_dtype, head_size, page_size):  # weights in 16 bits
-            torch.testing.assert_close(attended, expected, rtol=1e-3, atol=1e-3)
-        else:
-            torch.testing.assert_close(attended, expected, **CLOSE)
+        torch.testing.assert_close(attended, expected, **close)
         torch.testing.assert_close(
             attended, alone.attention(q, pages, batch, head_size**-0.5, window), rtol=1e-3, atol=1e-3
         )
