@@ -66,7 +66,7 @@ def test_rotation_kv_write_and_attention(
     tolerance: dict[str, Any] = CLOSE if kv_dtype == torch.float32 else {"rtol": 1e-2, "atol": 5e-2}
     torch.testing.assert_close(written, numbers, equal_nan=True, **tolerance)
     rounded = rounded_queries(kernels, q, kv_dtype, page_size)
-    close = attention_tolerance(kernels, kv_dtype, head_size, page_size)
+    close: dict[str, Any] = attention_tolerance(kernels, kv_dtype, head_size, page_size)
     for window in (None, 1, 10, 300):
         attended = kernels.attention(q, pages, batch, head_size**-0.5, window)
         expected = REFERENCE.attention(rounded, written, batch, head_size**-0.5, window)

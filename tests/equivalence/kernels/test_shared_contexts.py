@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_attention(
     q = torch.randn(len(batch.token_ids), group * num_kv_heads, head_size)
     numbers = kept_numbers(kernels, pages, kv_dtype)
     rounded = rounded_queries(kernels, q, kv_dtype, page_size)
-    close = attention_tolerance(kernels, kv_dtype, head_size, page_size)
+    close: dict[str, Any] = attention_tolerance(kernels, kv_dtype, head_size, page_size)
     for window in (None, 5000, 300):
         attended = kernels.attention(q, pages, batch, head_size**-0.5, window)
         expected = REFERENCE.attention(rounded, numbers, batch, head_size**-0.5, window)
